@@ -1,0 +1,110 @@
+"""TokenBatch and Executor: the contract between whoever schedules tokens and whoever computes them.
+
+Owns the description of one step and nothing else: no weights, no requests, no text. Prefill, decode, chunked prefill,
+prefix hits and speculative verification are all the same thing here: "the tokens [start, end) of these sequences".
+Built by llm.py (later engine/scheduler.py), consumed by reference/executor.py and cpu/forward.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """One step's work: for each of B sequences, a run of new tokens, packed one after another.
+
+    token_ids:    [T] int32, the new tokens of all sequences, packed
+    positions:    [T] int32, each token's position in its own sequence; consecutive within a sequence
+    query_starts: [B + 1] int32, sequence b owns rows query_starts[b] to query_starts[b + 1]
+    page_table:   [B, P] int32, which cache page holds positions [i·p, (i + 1)·p) of sequence b; -1 where unused
+    logit_rows:   [R] int32, the rows of T whose logits are wanted, in the order wanted
+
+    Keys of earlier positions are already in the cache; the step stores the new ones.
+    """
+
+    token_ids: IntArray
+    positions: IntArray
+    query_starts: IntArray
+    page_table: IntArray
+    logit_rows: IntArray
+
+    @property
+    def num_sequences(self) -> int:
+        """B, the sequences in this step."""
+        return len(self.query_starts) - 1
+
+    def rows(self, sequence: int) -> slice:
+        """The rows of T that belong to one sequence."""
+        return slice(int(self.query_starts[sequence]), int(self.query_starts[sequence + 1]))
+
+    def context_tokens(self, sequence: int) -> int:
+        """How many keys one sequence has after this step: its last position + 1."""
+        return int(self.positions[self.query_starts[sequence + 1] - 1]) + 1
+
+
+@dataclass(frozen=True)
+class SequenceTokens:
+    """One sequence's share of a step: its new tokens, where they start, its pages, and which of them want logits."""
+
+    token_ids: Sequence[int]
+    start: int
+    pages: Sequence[int] = ()
+    wants_logits: Sequence[int] = (-1,)  # indices into token_ids; the last token by default
+
+
+def pack(sequences: Sequence[SequenceTokens]) -> TokenBatch:
+    """Pack the sequences of one step into a ragged batch.
+
+    sequences: at least one, each with at least one token
+    return:    the batch, rows in the order given
+    """
+    assert sequences and all(sequence.token_ids for sequence in sequences), "a step has tokens for every sequence"
+    lengths = [len(sequence.token_ids) for sequence in sequences]
+    query_starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    page_table = np.full((len(sequences), max(len(s.pages) for s in sequences)), -1, np.int32)  # [B, P]
+    for row, sequence in zip(page_table, sequences, strict=True):
+        row[: len(sequence.pages)] = sequence.pages
+    return TokenBatch(
+        token_ids=np.concatenate([np.asarray(s.token_ids, np.int32) for s in sequences]),  # [T]
+        positions=np.concatenate([np.arange(s.start, s.start + n, dtype=np.int32) for s, n in zip(sequences, lengths, strict=True)]),
+        query_starts=query_starts,
+        page_table=page_table,
+        logit_rows=np.asarray(
+            [start + (i % n) for s, n, start in zip(sequences, lengths, query_starts[:-1], strict=True) for i in s.wants_logits],
+            np.int32,
+        ),
+    )
+
+
+class Executor(Protocol):
+    """Something that can compute a step. It owns the weights and the KV cache; the caller owns the page bookkeeping.
+
+    page_tokens: how many positions one cache page holds
+    num_pages:   how many pages there are, numbered from 0; their contents are whatever was last computed into them
+    vocab_size:  V, the width of the logits (rows of the head, which may exceed the tokenizer's ids)
+    """
+
+    @property
+    def page_tokens(self) -> int: ...
+
+    @property
+    def num_pages(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def step(self, batch: TokenBatch) -> NDArray[np.float32]:
+        """Compute the new tokens of every sequence, keep their keys and values, return the logits that were asked for.
+
+        batch:  what to compute
+        return: [R, V] float32
+        """
+        ...

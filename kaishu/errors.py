@@ -1,0 +1,106 @@
+"""Every error a user can meet.
+
+Owns the types and the form of the message: what was wrong, what was found, what is allowed, what to do.
+Knows nothing of models, files or transport: the command line prints `str(error)` and exits with 2, a server puts
+the same words into its answer, a Python caller catches the type. Anything that is not a KaishuError is a bug of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class KaishuError(Exception):
+    """The base of all errors that the user can do something about.
+
+    The message is one line that says what was wrong and what was found; `hint`, if any, says what to do about it.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message if hint is None else f"{message}\n  {hint}")
+        self.message = message
+        self.hint = hint
+
+
+class ModelNotFoundError(KaishuError):
+    """A name that is neither bundled, nor a folder, nor a model that a hub knows."""
+
+
+class HubUnavailableError(KaishuError):
+    """No hub answered, or it broke off: the model may exist, but can't be fetched now."""
+
+
+class ConfigError(KaishuError):
+    """A config.json (or generation_config.json) that is missing, contradicts itself or asks for what we don't run."""
+
+
+class CheckpointError(KaishuError):
+    """Weights that are incomplete, damaged, unsafe or left over; names the files and tensors."""
+
+
+class TokenizerError(KaishuError):
+    """Tokenizer files that are missing or can't be read, or ids that the tokenizer doesn't have."""
+
+
+class TemplateError(KaishuError):
+    """A chat template that is missing, fails, or asks for what the sandbox doesn't allow."""
+
+
+class MissingDependencyError(KaishuError):
+    """A feature whose optional package isn't installed."""
+
+    def __init__(self, feature: str, *, package: str, extra: str | None = None) -> None:
+        command = f"pip install 'kaishu[{extra}]'" if extra else f"pip install {package}"
+        super().__init__(f"{feature} needs the package {package}, which is not installed.", hint=f"Run `{command}`.")
+        self.package = package
+
+
+class InvalidRequestError(KaishuError):
+    """Input to one call that can't be honoured. `field` names it the way the caller spelt it, dots for nesting."""
+
+    def __init__(self, message: str, *, field: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.field = field
+
+
+class InvalidParameterError(InvalidRequestError):
+    """A sampling or generation field with a value out of its range, or a name that doesn't exist."""
+
+    def __init__(self, field: str, value: object, allowed: str, *, hint: str | None = None) -> None:
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        super().__init__(f"{field} is {shown}; allowed: {allowed}.", field=field, hint=hint)
+        self.value = value
+        self.allowed = allowed
+
+
+class InvalidMessagesError(InvalidRequestError):
+    """A list of chat messages or tools that can't be made into a prompt."""
+
+
+class ContextLengthError(InvalidRequestError):
+    """A prompt that, with what it asks to generate, doesn't fit the context. Nothing is cut."""
+
+    def __init__(self, prompt_tokens: int, context_tokens: int) -> None:
+        super().__init__(
+            f"The prompt has {prompt_tokens:,} tokens, but the context holds {context_tokens:,} "
+            "including at least one token of the answer.",
+            field="prompt",
+            hint="Shorten the prompt, drop earlier messages, or use a model with a longer context.",
+        )
+        self.prompt_tokens = prompt_tokens
+        self.context_tokens = context_tokens
+
+
+class NumericalError(KaishuError):
+    """The model computed NaN or infinity where a probability was needed; ends this request only."""
+
+
+def and_more(names: Sequence[str], *, shown: int = 8) -> str:
+    """Join names for a message: the first few, then how many are left, so that an error stays readable.
+
+    names:  the names, in the order in which to show them
+    return: "a, b and 3 more"
+    """
+    head = ", ".join(names[:shown])
+    return head if len(names) <= shown else f"{head} and {len(names) - shown:,} more"
