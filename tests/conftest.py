@@ -1,0 +1,49 @@
+"""Fixtures that every folder of tests may use. Heavy packages are imported only by the tests that need them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+TinyCheckpoint = Callable[..., Path]
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A generator with a fixed seed, fresh for each test."""
+    return np.random.default_rng(20250427)
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> TinyCheckpoint:
+    """`tiny_checkpoint(kind, **options)`: the folder of a tiny checkpoint, written once a session. Don't change it.
+
+    kind:    a key of tiny_checkpoints.KINDS
+    options: as for write_tiny_checkpoint
+    """
+    from tests.tiny_checkpoints import write_tiny_checkpoint
+
+    written: dict[str, Path] = {}
+
+    def folder_of(kind: str, **options: Any) -> Path:
+        key = f"{kind} {sorted(options.items())}"
+        if key not in written:
+            written[key] = write_tiny_checkpoint(tmp_path_factory.mktemp(kind), kind, **options)
+        return written[key]
+
+    return folder_of
+
+
+@pytest.fixture
+def own_checkpoint(tmp_path: Path) -> TinyCheckpoint:
+    """`own_checkpoint(kind, **options)`: as tiny_checkpoint, but the test's own copy, to be damaged at will."""
+    from tests.tiny_checkpoints import write_tiny_checkpoint
+
+    def folder_of(kind: str, **options: Any) -> Path:
+        return write_tiny_checkpoint(tmp_path / kind, kind, **options)
+
+    return folder_of
