@@ -72,15 +72,18 @@ def pack(sequences: Sequence[SequenceTokens]) -> TokenBatch:
     page_table = np.full((len(sequences), max(len(s.pages) for s in sequences)), -1, np.int32)  # [B, P]
     for row, sequence in zip(page_table, sequences, strict=True):
         row[: len(sequence.pages)] = sequence.pages
+    positions = [np.arange(s.start, s.start + n, dtype=np.int32) for s, n in zip(sequences, lengths, strict=True)]
+    logit_rows = [
+        start + index % length
+        for sequence, start, length in zip(sequences, query_starts[:-1], lengths, strict=True)
+        for index in sequence.wants_logits
+    ]
     return TokenBatch(
         token_ids=np.concatenate([np.asarray(s.token_ids, np.int32) for s in sequences]),  # [T]
-        positions=np.concatenate([np.arange(s.start, s.start + n, dtype=np.int32) for s, n in zip(sequences, lengths, strict=True)]),
+        positions=np.concatenate(positions),  # [T]
         query_starts=query_starts,
         page_table=page_table,
-        logit_rows=np.asarray(
-            [start + (i % n) for s, n, start in zip(sequences, lengths, query_starts[:-1], strict=True) for i in s.wants_logits],
-            np.int32,
-        ),
+        logit_rows=np.asarray(logit_rows, np.int32),  # [R]
     )
 
 
