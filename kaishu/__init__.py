@@ -1,0 +1,58 @@
+"""Kaishu: Qwen3 inference written by hand in Python.
+
+Owns the list of public names and nothing else. Names are looked up when they are first used, so that `import kaishu`
+costs nothing and the command line starts at once.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kaishu.errors import KaishuError
+    from kaishu.llm import LLM
+    from kaishu.results import ChatCompletion, ChatEnd, Completion, CompletionEnd, TextDelta
+    from kaishu.sampling import SamplingParams
+    from kaishu.text.channels import ContentDelta, ThinkingDelta, ToolCall, ToolCallArguments, ToolCallStart
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "LLM",
+    "ChatCompletion",
+    "ChatEnd",
+    "Completion",
+    "CompletionEnd",
+    "ContentDelta",
+    "KaishuError",
+    "SamplingParams",
+    "TextDelta",
+    "ThinkingDelta",
+    "ToolCall",
+    "ToolCallArguments",
+    "ToolCallStart",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module that holds a public name, on first use.
+
+    name:   one of `__all__`
+    raises: AttributeError for any other name
+    """
+    homes = {
+        "kaishu.errors": ("KaishuError",),
+        "kaishu.llm": ("LLM",),
+        "kaishu.results": ("ChatCompletion", "ChatEnd", "Completion", "CompletionEnd", "TextDelta"),
+        "kaishu.sampling": ("SamplingParams",),
+        "kaishu.text.channels": ("ContentDelta", "ThinkingDelta", "ToolCall", "ToolCallArguments", "ToolCallStart"),
+    }
+    for module, names in homes.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'kaishu' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,109 @@
+"""What comes back from a request: whole answers, and the deltas of a streamed one.
+
+Owns these plain, frozen types and nothing that computes. Made by llm.py; read by Python callers, the command line and
+the server. The deltas of the text channels themselves come from text/channels.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kaishu.text.channels import ToolCall
+
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token, the bytes it stands for, and the natural logarithm of its probability.
+
+    `text` is the token decoded alone, where a byte sequence cut by the token's edge shows as U+FFFD; `bytes` is exact.
+    """
+
+    token_id: int
+    text: str
+    bytes: bytes
+    logprob: float
+
+
+@dataclass(frozen=True)
+class PositionLogprobs:
+    """The token chosen at one position of the output, and the likeliest ones there, likeliest first."""
+
+    chosen: TokenLogprob
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How many tokens a request took. The end token that stopped it counts as a completion token."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Where the time went, in seconds, as measured around the executor and the sampler."""
+
+    first_token_seconds: float
+    decode_seconds: float
+    decoded_tokens: int
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Speed after the first token; None for an answer of one token."""
+        return self.decoded_tokens / self.decode_seconds if self.decode_seconds > 0 else None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The continuation of a text. `token_ids` leaves out the end token or stop token."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    usage: Usage
+    timing: Timing
+    logprobs: tuple[PositionLogprobs, ...] | None = None
+
+
+@dataclass(frozen=True)
+class ChatCompletion:
+    """An assistant's turn, split into its channels. `content` and `reasoning` are empty strings where there is none."""
+
+    content: str
+    reasoning: str
+    tool_calls: tuple[ToolCall, ...]
+    finish_reason: FinishReason
+    token_ids: tuple[int, ...]
+    usage: Usage
+    timing: Timing
+    logprobs: tuple[PositionLogprobs, ...] | None = None
+
+
+@dataclass(frozen=True)
+class TextDelta:
+    """More text of a streamed completion."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class CompletionEnd:
+    """The last delta of a streamed completion, with the whole of it."""
+
+    completion: Completion
+
+
+@dataclass(frozen=True)
+class ChatEnd:
+    """The last delta of a streamed chat, with the whole of it."""
+
+    completion: ChatCompletion
