@@ -1,0 +1,141 @@
+"""Where keys and values are kept between steps: three answers behind one protocol.
+
+`RecomputeCache` keeps nothing, `ContiguousCache` keeps one stretch of memory for each sequence, `PagedCache` keeps
+pages that any sequence may own. The model can't tell which one it was given, and neither can its logits.
+Called by attention.py, once a layer; made by executor.py, or by whoever calls generate.py.
+
+A token's position alone decides where its key goes. So a step may be repeated, or start again from an earlier
+position (after rejected guesses, say): what is there is overwritten, and what lies beyond is never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kaishu.batch import TokenBatch
+
+if TYPE_CHECKING:
+    from .model import Model
+
+
+class Cache(Protocol):
+    """Takes a step's new keys and values, gives back all that each sequence has."""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether earlier steps' keys are still there. If not, a step must bring each sequence from position 0."""
+        ...
+
+    @property
+    def pages(self) -> range:
+        """The pages that sequences may be given; none where the cache has no pages."""
+        ...
+
+    def append(self, layer: int, batch: TokenBatch, keys: Tensor, values: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
+        """Keep one layer's new keys and values; return everything up to and including them.
+
+        layer:  which layer they belong to
+        batch:  whose they are: rows, positions, pages
+        keys:   [T, K, d] float, new keys, already rotated
+        values: [T, K, d] float, new values
+        return: for each of the B sequences [S, K, d] keys and [S, K, d] values, positions 0 to S - 1, dtype of keys
+        """
+        ...
+
+
+class RecomputeCache:
+    """Keeps nothing, so each step computes the whole text again: n tokens cost the work of n²/2.
+
+    This is where the tutorials begin, and what the others are measured against.
+    """
+
+    remembers = False
+    pages = range(0)
+
+    def append(self, layer: int, batch: TokenBatch, keys: Tensor, values: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
+        """See Cache: what was brought is all there is.
+
+        keys:   [T, K, d] float, new keys, already rotated
+        values: [T, K, d] float, new values
+        """
+        assert not batch.positions[batch.query_starts[:-1]].any(), "nothing was kept, so a step starts at position 0"
+        rows = [batch.rows(sequence) for sequence in range(batch.num_sequences)]
+        return [(keys[own], values[own]) for own in rows]
+
+
+class ContiguousCache:
+    """Keeps one stretch of memory for each sequence, long enough for the longest it may become.
+
+    The simplest cache that works. Row b of every batch must be the same sequence, and memory is paid for in advance.
+    """
+
+    remembers = True
+    pages = range(0)
+
+    def __init__(self, model: Model, *, capacity_tokens: int, sequences: int = 1) -> None:
+        self.keys = _memory(model, sequences, capacity_tokens)  # [layers, B, capacity, K, d]
+        self.values = _memory(model, sequences, capacity_tokens)
+
+    def append(self, layer: int, batch: TokenBatch, keys: Tensor, values: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
+        """See Cache: write at the positions, return a view from the beginning.
+
+        keys:   [T, K, d] float, new keys, already rotated
+        values: [T, K, d] float, new values
+        """
+        held = []
+        for sequence in range(batch.num_sequences):
+            rows, end = batch.rows(sequence), batch.context_tokens(sequence)
+            start = end - (rows.stop - rows.start)
+            assert end <= self.keys.shape[2], "the caller never lets a sequence outgrow the capacity"
+            self.keys[layer, sequence, start:end] = keys[rows]
+            self.values[layer, sequence, start:end] = values[rows]
+            held.append((self.keys[layer, sequence, :end], self.values[layer, sequence, :end]))  # [S, K, d]
+        return held
+
+
+class PagedCache:
+    """Keeps pages of p tokens; a sequence's page table says which of them hold its positions, in order.
+
+    Sequences take pages as they grow, give them back when they end, and may share those of a common beginning
+    (Kwon et al., 2023, arXiv:2309.06180). Who owns what is the caller's business: the cache only follows the table.
+    """
+
+    remembers = True
+
+    def __init__(self, model: Model, *, num_pages: int, page_tokens: int = 16) -> None:
+        self.page_tokens = page_tokens
+        self.pages = range(num_pages)
+        self.keys = _memory(model, num_pages * page_tokens)  # [layers, P·p, K, d]
+        self.values = _memory(model, num_pages * page_tokens)
+
+    def append(self, layer: int, batch: TokenBatch, keys: Tensor, values: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
+        """See Cache: write at the positions' slots, return a copy gathered from all of a sequence's slots.
+
+        keys:   [T, K, d] float, new keys, already rotated
+        values: [T, K, d] float, new values
+        """
+        slots = [self._slots(batch, sequence).to(keys.device) for sequence in range(batch.num_sequences)]  # [S] each
+        lengths = np.diff(batch.query_starts)
+        new = torch.cat([own[-length:] for own, length in zip(slots, lengths, strict=True)])  # [T]
+        self.keys[layer, new] = keys
+        self.values[layer, new] = values
+        return [(self.keys[layer, own], self.values[layer, own]) for own in slots]  # [S, K, d]
+
+    def _slots(self, batch: TokenBatch, sequence: int) -> Tensor:
+        """Where a sequence's positions lie: page · p + offset in the page. return: [S] int64"""
+        positions = np.arange(batch.context_tokens(sequence))  # [S]
+        pages = batch.page_table[sequence, positions // self.page_tokens].astype(np.int64)
+        assert (pages >= 0).all(), "the page table covers every position of the sequence"
+        return torch.from_numpy(pages * self.page_tokens + positions % self.page_tokens)
+
+
+def _memory(model: Model, *places: int) -> Tensor:
+    """Room for one key (or value) a layer and place. Not cleared: what was never written is never read."""
+    config, weight = model.config, model.embed_tokens
+    shape = (config.num_hidden_layers, *places, config.num_key_value_heads, config.head_dim)
+    return torch.empty(shape, dtype=weight.dtype, device=weight.device)

@@ -1,0 +1,62 @@
+"""The reference model as an Executor: batches in, numpy logits out.
+
+Owns the model and its paged cache. Knows nothing of requests or of which pages are whose: that is in the batch.
+Driven by llm.py (later by engine/); the CPU kernels' counterpart is cpu/forward.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kaishu.batch import TokenBatch
+
+from .caches import PagedCache
+from .model import Model
+
+
+class ReferenceExecutor:
+    """Computes steps with the reference model. Satisfies kaishu.batch.Executor.
+
+    In float32 a sequence's logits are the same up to float rounding (about 1e-6 of their size) whoever else is in the
+    step, and however its prompt was cut into steps: attention goes sequence by sequence, everything else row by row.
+    They need not be equal bit for bit, because torch picks its matrix kernels by the number of rows.
+    """
+
+    def __init__(self, model: Model, num_pages: int, page_tokens: int = 16, *, threads: int | None = None) -> None:
+        """Take memory for the pages.
+
+        model:       what to run
+        num_pages:   pages of the cache
+        page_tokens: p, positions a page
+        threads:     how many CPU threads torch may use, in this whole process; None leaves it as it is
+        """
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self.model = model
+        self._cache = PagedCache(model, num_pages=num_pages, page_tokens=page_tokens)
+
+    @property
+    def page_tokens(self) -> int:
+        """p, how many positions one page holds."""
+        return self._cache.page_tokens
+
+    @property
+    def num_pages(self) -> int:
+        """P, how many pages there are."""
+        return len(self._cache.pages)
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the width of the logits."""
+        return self.model.lm_head.weight.shape[0]
+
+    def step(self, batch: TokenBatch) -> NDArray[np.float32]:
+        """Compute the new tokens of every sequence, keep their keys and values, return the logits that were asked for.
+
+        return: [R, V] float32, on the CPU
+        """
+        with torch.inference_mode():
+            logits: NDArray[np.float32] = self.model.forward(batch, self._cache).float().cpu().numpy()
+        return logits
