@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,3 +48,13 @@ def own_checkpoint(tmp_path: Path) -> TinyCheckpoint:
         return write_tiny_checkpoint(tmp_path / kind, kind, **options)
 
     return folder_of
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In CI a skipped test is a failure, unless it waits for hardware (the `gpu` marker)."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter else []
+    without_excuse = [report.nodeid for report in skipped if "gpu" not in report.keywords]
+    if os.environ.get("CI") and without_excuse and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        reporter.write_line(f"CI allows no skipped tests, but these were: {', '.join(without_excuse)}", red=True)

@@ -194,5 +194,3 @@ def _with_logprobs(token_id: int, logits: Row, count: int) -> SampledToken:
 
 def _given(value: float | None, otherwise: float) -> float:
     return otherwise if value is None else value
-
-

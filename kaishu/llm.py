@@ -1,0 +1,299 @@
+"""LLM: the blocking Python API. A name goes in; completions, chats and logits come out.
+
+Owns the assembly (folder, checkpoint, tokenizer, template, executor) and the shape of the public calls. The work itself
+is elsewhere: generation.py runs a request, text/ makes prompts and reads answers, an Executor computes. One request runs
+at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kaishu.batch import Executor, SequenceTokens, pack
+from kaishu.checkpoint import Checkpoint, open_checkpoint
+from kaishu.checkpoint.hub import Progress, resolve
+from kaishu.config import ModelConfig
+from kaishu.errors import ContextLengthError, InvalidParameterError, InvalidRequestError, TemplateError
+from kaishu.generation import PREFILL_CHUNK_TOKENS, Generation, Limits
+from kaishu.results import ChatCompletion, ChatEnd, Completion, CompletionEnd, TextDelta
+from kaishu.sampling import SamplingParams
+from kaishu.text.channels import ChannelCollector, ChannelDelta, ChannelParser
+from kaishu.text.template import ChatTemplate, RenderedPrompt
+from kaishu.text.tokenizer import Tokenizer
+
+Message = Mapping[str, Any]
+Tool = Mapping[str, Any]
+
+
+class LLM:
+    """A loaded model.
+
+    model:          "tiny" (bundled), a folder, or a name on a hub such as "Qwen/Qwen3-0.6B"
+    executor:       "reference" computes with the PyTorch model; "auto" takes the best there is, today the same
+    weights:        "float32" or "bf16"; "auto" is float32 on a CPU and the checkpoint's own type elsewhere
+    device:         any torch device: "cpu", "cuda", "mps"
+    threads:        how many CPU threads compute; None leaves it to torch
+    context_tokens: prompt and output together; None is the model's own limit
+    progress:       called while a model is being downloaded, see checkpoint/hub.py
+    raises:         KaishuError of the kind that says what is wrong with the model's files, or InvalidParameterError
+    """
+
+    def __init__(
+        self,
+        model: str | Path = "tiny",
+        *,
+        executor: Literal["auto", "reference"] = "auto",
+        weights: Literal["auto", "float32", "bf16"] = "auto",
+        device: str = "cpu",
+        threads: int | None = None,
+        context_tokens: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        _check_choice("executor", executor, ("auto", "reference"))
+        _check_choice("weights", weights, ("auto", "float32", "bf16"))
+        self.checkpoint: Checkpoint = open_checkpoint(resolve(str(model), progress=progress))
+        self.config: ModelConfig = self.checkpoint.config
+        self.context_tokens = _checked_context(context_tokens, self.config.max_position_embeddings)
+        self.tokenizer = Tokenizer.from_folder(self.checkpoint.folder)
+        self.template = _template_if_any(self.checkpoint.folder, self.tokenizer)
+        self.executor: Executor = _reference_executor(
+            self.checkpoint, weights, device=device, threads=threads, context_tokens=self.context_tokens
+        )
+        self.description = str(self.executor)
+        self.notes: tuple[str, ...] = self.checkpoint.notes
+        self._limits = Limits(
+            context_tokens=self.context_tokens,
+            end_token_ids=self.tokenizer.eos_token_ids | frozenset(self.config.eos_token_ids),
+            hidden_token_ids=self.tokenizer.special_token_ids,
+        )
+        self._busy = threading.Lock()
+
+    def generate(
+        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **fields: Any
+    ) -> Completion:
+        """Continue a text, without a chat template.
+
+        prompt: text, or token ids
+        params: how to choose tokens; or give its fields by name: generate("Once", max_tokens=16)
+        raises: InvalidRequestError and its kinds; NumericalError
+        """
+        *_, end = self.stream_generate(prompt, params, **fields)
+        assert isinstance(end, CompletionEnd)
+        return end.completion
+
+    def stream_generate(
+        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **fields: Any
+    ) -> Iterator[TextDelta | CompletionEnd]:
+        """As `generate`, text by text as it comes. Leaving the iterator early ends the request.
+
+        return: TextDelta …, then one CompletionEnd
+        """
+        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        generation = self._generation(token_ids, _merged(params, fields))
+        return self._completion_deltas(generation)
+
+    def _completion_deltas(self, generation: Generation) -> Iterator[TextDelta | CompletionEnd]:
+        with self._one_at_a_time():
+            for piece in generation:
+                yield TextDelta(piece)
+        assert generation.finish_reason is not None
+        yield CompletionEnd(
+            Completion(
+                text=generation.text,
+                token_ids=tuple(generation.token_ids),
+                finish_reason=generation.finish_reason,
+                usage=generation.usage,
+                timing=generation.timing,
+                logprobs=None if generation.params.logprobs is None else tuple(generation.logprobs),
+            )
+        )
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] | None = None,
+        thinking: bool | None = None,
+        params: SamplingParams | None = None,
+        template_arguments: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> ChatCompletion:
+        """Answer a conversation.
+
+        messages: as in OpenAI's API: role, content, and tool_calls or tool_call_id where they belong
+        tools:    function tools as in OpenAI's API, offered to the model
+        thinking: whether the model thinks first; None leaves it to the template
+        params:   how to choose tokens; or give its fields by name: chat(messages, temperature=0)
+        raises:   InvalidRequestError and its kinds, TemplateError, NumericalError
+        """
+        *_, end = self.stream_chat(
+            messages, tools=tools, thinking=thinking, params=params, template_arguments=template_arguments, **fields
+        )
+        assert isinstance(end, ChatEnd)
+        return end.completion
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] | None = None,
+        thinking: bool | None = None,
+        params: SamplingParams | None = None,
+        template_arguments: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> Iterator[ChannelDelta | ChatEnd]:
+        """As `chat`, delta by delta as it comes. Leaving the iterator early ends the request.
+
+        return: ThinkingDelta, ContentDelta, ToolCallStart, ToolCallArguments …, then one ChatEnd
+        """
+        merged = _merged(params, fields)
+        prompt = self.render(messages, tools=tools, thinking=thinking, template_arguments=template_arguments)
+        generation = self._generation(self.tokenizer.encode_prompt(prompt), merged)
+        parser = ChannelParser(prompt.thinking, parse_tool_calls=bool(tools))
+        return self._chat_deltas(generation, parser)
+
+    def _chat_deltas(self, generation: Generation, parser: ChannelParser) -> Iterator[ChannelDelta | ChatEnd]:
+        collector = ChannelCollector()
+        with self._one_at_a_time():
+            for piece in generation:
+                for delta in parser.push(piece):
+                    collector.add(delta)
+                    yield delta
+        for delta in parser.finish():
+            collector.add(delta)
+            yield delta
+        assert generation.finish_reason is not None
+        answer = collector.result()
+        called = generation.finish_reason == "stop" and bool(answer.tool_calls)
+        yield ChatEnd(
+            ChatCompletion(
+                content=answer.content,
+                reasoning=answer.reasoning,
+                tool_calls=answer.tool_calls,
+                finish_reason="tool_calls" if called else generation.finish_reason,
+                token_ids=tuple(generation.token_ids),
+                usage=generation.usage,
+                timing=generation.timing,
+                logprobs=None if generation.params.logprobs is None else tuple(generation.logprobs),
+            )
+        )
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] | None = None,
+        thinking: bool | None = None,
+        template_arguments: Mapping[str, Any] | None = None,
+    ) -> RenderedPrompt:
+        """The prompt that a chat would send to the model; `.text` shows it.
+
+        raises: InvalidMessagesError, TemplateError
+        """
+        if self.template is None:
+            raise TemplateError(
+                f"The model in {self.checkpoint.folder} has no chat template: it is a base model.",
+                hint="Use generate, or put a chat_template.jinja beside its config.json.",
+            )
+        return self.template.render(messages, tools=tools, thinking=thinking, arguments=template_arguments)
+
+    def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """What the model predicts after each token of a text.
+
+        token_ids: T ids, at least one
+        return:    [T, V] float32; row t predicts token t + 1
+        raises:    InvalidRequestError, ContextLengthError
+        """
+        ids = self._checked_ids(token_ids)
+        if not ids:
+            raise InvalidRequestError("There are no token ids to compute logits for.", field="token_ids")
+        if len(ids) > self.context_tokens:
+            raise ContextLengthError(len(ids), self.context_tokens)
+        rows = []
+        with self._one_at_a_time():
+            for start in range(0, len(ids), PREFILL_CHUNK_TOKENS):
+                chunk = ids[start : start + PREFILL_CHUNK_TOKENS]
+                pages = range(-(-(start + len(chunk)) // self.executor.page_tokens))
+                batch = pack([SequenceTokens(chunk, start, pages, range(len(chunk)))])
+                rows.append(self.executor.step(batch))  # [t, V]
+        return np.concatenate(rows)  # [T, V]
+
+    def _generation(self, token_ids: Sequence[int], params: SamplingParams) -> Generation:
+        filled = params.with_defaults(self.config.generation)
+        return Generation(self.executor, self.tokenizer, self._checked_ids(token_ids), filled, self._limits)
+
+    def _checked_ids(self, token_ids: Sequence[int]) -> list[int]:
+        allowed = f"token ids from 0 to {self.config.vocab_size - 1:,}"
+        for token_id in token_ids:
+            is_id = isinstance(token_id, int | np.integer) and not isinstance(token_id, bool)
+            if not is_id or not 0 <= token_id < self.config.vocab_size:
+                raise InvalidParameterError("prompt", token_id, allowed)
+        return [int(token_id) for token_id in token_ids]
+
+    def _one_at_a_time(self) -> _Turn:
+        return _Turn(self._busy)
+
+
+class _Turn:
+    """Holds the executor for one request; a second one that would mix its pages into the first is refused."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise InvalidRequestError(
+                "This LLM is still answering another request, and it answers one at a time.",
+                field="prompt",
+                hint="Finish or close the other stream first.",
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def _merged(params: SamplingParams | None, fields: Mapping[str, Any]) -> SamplingParams:
+    if params is None:
+        return SamplingParams.from_fields(fields)
+    if fields:
+        raise InvalidRequestError(
+            f"Sampling was given twice: as params and as {', '.join(fields)}.", field="params", hint="Give one of them."
+        )
+    return params
+
+
+def _check_choice(field: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InvalidParameterError(field, value, " or ".join(repr(choice) for choice in allowed))
+
+
+def _checked_context(context_tokens: int | None, model_limit: int) -> int:
+    if context_tokens is None:
+        return model_limit
+    is_integer = isinstance(context_tokens, int) and not isinstance(context_tokens, bool)
+    if not is_integer or not 2 <= context_tokens <= model_limit:
+        raise InvalidParameterError("context_tokens", context_tokens, f"2 to the model's own limit of {model_limit:,}")
+    return context_tokens
+
+
+def _template_if_any(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
+    return ChatTemplate.find(folder, control_tokens=tokenizer.control_tokens)
+
+
+def _reference_executor(
+    checkpoint: Checkpoint, weights: str, *, device: str, threads: int | None, context_tokens: int
+) -> Executor:
+    # torch takes most of a second to import, and only this executor needs it
+    from kaishu.reference.executor import ReferenceExecutor
+
+    if weights == "auto":
+        weights = "float32" if device == "cpu" else checkpoint.config.dtype
+    return ReferenceExecutor.from_checkpoint(
+        checkpoint, dtype=weights, device=device, threads=threads, context_tokens=context_tokens
+    )
