@@ -1,0 +1,108 @@
+"""A folder → a Checkpoint: the config, and exactly the tensors that it needs.
+
+Owns the order of the checks and the rule for tied heads. Knows nothing of how tensors are used. Puts together
+config.py, shards.py and names.py; used by llm.py, reference/ and the command line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from kaishu.checkpoint.names import EMBEDDING, HEAD, select, standard_names
+from kaishu.checkpoint.safetensors import StoredTensor
+from kaishu.checkpoint.shards import Shards, open_shards, path_inside
+from kaishu.config import ModelConfig
+
+_COMPARED_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An opened model: complete, checked, and not yet in memory.
+
+    config:   what to build; its tie_word_embeddings is what the weights really are
+    tensors:  exactly the needed tensors, by Hugging Face name. Read each once and drop it: then loading takes the
+              memory of what is built, plus one tensor
+    notes:    what a user should know although it is no error; one sentence each
+    identity: changes whenever a weight file or the config does; the key for anything cached about this checkpoint
+    """
+
+    folder: Path
+    config: ModelConfig
+    tensors: Mapping[str, StoredTensor]
+    notes: tuple[str, ...]
+    identity: str
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers the model has; a tied head counts once."""
+        return sum(tensor.num_values for tensor in self.tensors.values())
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes its tensors take in the files."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Open a model folder and check that it is complete.
+
+    folder: config.json beside model.safetensors, or beside shards and their index
+    return: the checkpoint; headers have been read, and of the tensors at most a tied head and the embedding
+    raises: ConfigError, CheckpointError
+    """
+    for name in ("config.json", "generation_config.json"):
+        path_inside(folder, name)
+    config = ModelConfig.from_folder(folder)
+    shards = open_shards(folder)
+    found = standard_names(shards.tensors)
+    config, found, notes = _settle_head(config, found)
+    tensors = select(config, found)
+    return Checkpoint(folder, config, tensors, shards.notes + notes, _identity(config, shards))
+
+
+def _settle_head(
+    config: ModelConfig, found: dict[str, StoredTensor]
+) -> tuple[ModelConfig, dict[str, StoredTensor], tuple[str, ...]]:
+    """Decide what a tied head means, given what is stored. As in transformers: what is stored and differs, wins.
+
+    config: as config.json says
+    found:  tensors by standard name
+    return: the config and the tensors that fit each other, and notes
+    """
+    if not config.tie_word_embeddings or HEAD not in found:
+        return config, found, ()
+    head = found[HEAD]
+    rest = {name: tensor for name, tensor in found.items() if name != HEAD}
+    if EMBEDDING not in found:
+        return config, {**rest, EMBEDDING: replace(head, name=EMBEDDING)}, ()
+    if _are_equal(found[EMBEDDING], head):
+        return config, rest, ()
+    note = (
+        f"config.json ties the output head to the embedding, but {HEAD} is stored and differs from {EMBEDDING}; "
+        f"the stored {HEAD} wins. Set tie_word_embeddings to false in config.json to say so."
+    )
+    return replace(config, tie_word_embeddings=False), found, (note,)
+
+
+def _are_equal(one: StoredTensor, other: StoredTensor) -> bool:
+    """Whether two tensors are the same, bit for bit; a few rows at a time."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    left, right = (tensor.read().reshape(-1).view(np.uint8) for tensor in (one, other))
+    return all(
+        np.array_equal(left[start : start + _COMPARED_BYTES], right[start : start + _COMPARED_BYTES])
+        for start in range(0, len(left), _COMPARED_BYTES)
+    )
+
+
+def _identity(config: ModelConfig, shards: Shards) -> str:
+    """A digest of the config and of each file's name, size, time of change and header."""
+    parts = [repr(config)]
+    parts += [f"{f.path.name} {f.num_bytes} {f.modified_ns} {f.header_digest}" for f in shards.files]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
