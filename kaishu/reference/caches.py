@@ -43,7 +43,7 @@ class Cache(Protocol):
         batch:  whose they are: rows, positions, pages
         keys:   [T, K, d] float, new keys, already rotated
         values: [T, K, d] float, new values
-        return: for each of the B sequences [S, K, d] keys and [S, K, d] values, positions 0 to S - 1, dtype of keys
+        return: [S, K, d] dtype of keys, [S, K, d] dtype of values, for each sequence: its positions 0 to S - 1
         """
         ...
 
@@ -62,6 +62,7 @@ class RecomputeCache:
 
         keys:   [T, K, d] float, new keys, already rotated
         values: [T, K, d] float, new values
+        return: [S, K, d] dtype of keys, [S, K, d] dtype of values, for each sequence
         """
         assert not batch.positions[batch.query_starts[:-1]].any(), "nothing was kept, so a step starts at position 0"
         rows = [batch.rows(sequence) for sequence in range(batch.num_sequences)]
@@ -86,6 +87,7 @@ class ContiguousCache:
 
         keys:   [T, K, d] float, new keys, already rotated
         values: [T, K, d] float, new values
+        return: [S, K, d] dtype of keys, [S, K, d] dtype of values, for each sequence
         """
         held = []
         for sequence in range(batch.num_sequences):
@@ -118,6 +120,7 @@ class PagedCache:
 
         keys:   [T, K, d] float, new keys, already rotated
         values: [T, K, d] float, new values
+        return: [S, K, d] dtype of keys, [S, K, d] dtype of values, for each sequence
         """
         slots = [self._slots(batch, sequence).to(keys.device) for sequence in range(batch.num_sequences)]  # [S] each
         lengths = np.diff(batch.query_starts)

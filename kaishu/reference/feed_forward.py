@@ -17,11 +17,11 @@ from .weights import WeightReader
 
 @dataclass(frozen=True)
 class FeedForward:
-    """The weights of one feed-forward network, or of one expert (whose F is the experts' own).
+    """The weights of one feed-forward network, or of one expert, whose F is the experts' own.
 
-    gate_proj: [f, D] Linear, decides how much of each inner channel passes
-    up_proj:   [f, D] Linear, what would pass
-    down_proj: [D, f] Linear, back to the hidden state
+    gate_proj: [F, D] Linear, decides how much of each inner channel passes
+    up_proj:   [F, D] Linear, what would pass
+    down_proj: [D, F] Linear, back to the hidden state
     """
 
     gate_proj: Linear
@@ -41,11 +41,11 @@ class FeedForward:
 def feed_forward(x: Tensor, weights: FeedForward) -> Tensor:
     """down(silu(gate(x)) · up(x)): a gate for each inner channel, times the channel, back to D.
 
-    x:       [T, D] float, normalised hidden states
+    x:       [..., D] float, normalised hidden states of any rows
     weights: the three projections
-    return:  [T, D] dtype of x
+    return:  [..., D] dtype of x
 
     Rounding: silu is computed in float32 or better inside and rounded to x's dtype; so is the product.
     """
-    gate = F.silu(linear(x, weights.gate_proj))  # [T, F]
-    return linear(gate * linear(x, weights.up_proj), weights.down_proj)  # [T, D]
+    gate = F.silu(linear(x, weights.gate_proj))  # [..., F]
+    return linear(gate * linear(x, weights.up_proj), weights.down_proj)  # [..., D]

@@ -49,7 +49,7 @@ class Model:
     norm: Tensor
     lm_head: Linear
     rope_frequencies: Tensor
-    attention: AttentionKind = "explicit"
+    attention: AttentionKind
 
     @classmethod
     def from_checkpoint(
@@ -58,14 +58,14 @@ class Model:
         *,
         device: str = "cpu",
         dtype: DtypeName = "float32",
-        attention: AttentionKind = "explicit",
+        attention: AttentionKind = "sdpa",
     ) -> Model:
         """Read each tensor once, convert it, and put it on the device.
 
         checkpoint: an open checkpoint, complete by its own promise
         device:     any that torch has: cpu, cuda, cuda:1, mps
         dtype:      of weights, activations and cache; files in another dtype are converted
-        attention:  which of attention.py's two forms
+        attention:  which of attention.py's two forms; the explicit one is far slower on long prompts in bfloat16
         return:     the model
         raises:     InvalidParameterError for a device, dtype or attention that doesn't exist
         """

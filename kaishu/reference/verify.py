@@ -1,0 +1,176 @@
+"""`kaishu verify`: the user's own model, here and in transformers, stage by stage.
+
+Owns the comparison and what counts as equal. Knows nothing of how it is printed (cli/).
+Both models run the same tokens from the same folder, one after the other, so that memory holds one of them at a time;
+beside it stay the recorded stages, about 3 · layers · tokens · D numbers. transformers runs its plain ("eager") forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kaishu.batch import SequenceTokens, pack
+from kaishu.config import ModelConfig
+from kaishu.errors import InvalidParameterError, MissingDependencyError
+
+from .caches import RecomputeCache
+from .model import Model
+from .weights import DtypeName, torch_dtype
+
+Stages = Mapping[str, Tensor]
+
+# How far a stage may differ, as a part of its largest number. Float rounding reaches about 1e-5 in the deepest float32
+# models; in bfloat16 (8 bits) another order of summing alone makes several percent. A wrong weight shows well above.
+ALLOWED_PART: Mapping[DtypeName, float] = {"float32": 5e-5, "bfloat16": 5e-2}
+
+
+@dataclass(frozen=True)
+class StageComparison:
+    """One stage of the forward pass in both models."""
+
+    stage: str  # "embed_tokens", "layers.0.attention", "layers.0.feed_forward", "layers.0", …, "norm", "logits"
+    max_difference: float  # the largest |ours - theirs|; NaN if either has one
+    largest: float  # the largest |theirs|
+    allowed: float  # how large the difference may be
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the difference is no more than rounding. NaN never agrees."""
+        return self.max_difference <= self.allowed
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result for one model: every stage, in the order in which they are computed."""
+
+    folder: Path
+    dtype: DtypeName
+    num_tokens: int
+    same_choices: int  # at how many of the positions both models like the same next token best
+    transformers_version: str
+    stages: tuple[StageComparison, ...]
+
+    @property
+    def first_difference(self) -> StageComparison | None:
+        """The first stage that differs by more than rounding: what to look at. None if all agree."""
+        return next((stage for stage in self.stages if not stage.agrees), None)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every stage agrees."""
+        return self.first_difference is None
+
+
+def verify_against_transformers(
+    folder: Path, *, dtype: DtypeName = "float32", tokens: Sequence[int] | None = None
+) -> Verification:
+    """Run a model's folder in both, and compare every stage of the forward pass.
+
+    folder: a Hugging Face folder
+    dtype:  what both models compute in; float32 tells a mistake from rounding best
+    tokens: ids to run, for example an encoded text; None for 64 arbitrary ones, always the same
+    return: the comparison
+    raises: MissingDependencyError without transformers; ConfigError or CheckpointError for a folder that doesn't open;
+            InvalidParameterError for a dtype or tokens that the model can't run
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise MissingDependencyError("kaishu verify", package="transformers") from error
+    from kaishu.checkpoint import open_checkpoint
+
+    torch_dtype(dtype)
+    checkpoint = open_checkpoint(folder)  # first, since it refuses what transformers would fill with random numbers
+    ids = _checked_tokens(tokens, checkpoint.config)
+    theirs = transformers_stages(folder, dtype, ids)
+    ours = reference_stages(Model.from_checkpoint(checkpoint, dtype=dtype, attention="explicit"), ids)
+    return Verification(
+        folder=Path(folder),
+        dtype=dtype,
+        num_tokens=len(ids),
+        same_choices=int((ours["logits"].argmax(-1) == theirs["logits"].argmax(-1)).sum()),
+        transformers_version=transformers.__version__,
+        stages=compare_stages(ours, theirs, dtype),
+    )
+
+
+def reference_stages(model: Model, ids: Sequence[int]) -> Stages:
+    """What each stage of our model computes for one sequence, in order; [tokens, …] float32 on the CPU each."""
+    stages: dict[str, Tensor] = {}
+
+    def record(name: str, tensor: Tensor) -> None:
+        stages[name] = tensor.float().cpu()
+
+    batch = pack([SequenceTokens(ids, start=0, wants_logits=range(len(ids)))])
+    with torch.inference_mode():
+        model.forward(batch, RecomputeCache(), observe=record)
+    return stages
+
+
+def transformers_stages(folder: Path, dtype: DtypeName, ids: Sequence[int]) -> Stages:
+    """The same stages of transformers' model, which is loaded for it and dropped; names and shapes as ours."""
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=torch_dtype(dtype),
+        attn_implementation="eager",
+        experts_implementation="eager",
+        local_files_only=True,
+        use_safetensors=True,
+    ).eval()
+    stages: dict[str, Tensor] = {}
+
+    def record_as(name: str) -> Any:
+        def record(module: Any, inputs: Any, output: Any) -> None:
+            tensor = output[0] if isinstance(output, tuple) else output
+            stages[name] = tensor.detach().float().cpu().reshape(len(ids), -1)  # [1, T, n] → [T, n]
+
+        return record
+
+    for name, module in _their_modules(model).items():
+        module.register_forward_hook(record_as(name))
+    with torch.inference_mode():
+        model(torch.tensor([list(ids)]), use_cache=False)
+    return stages
+
+
+def compare_stages(ours: Stages, theirs: Stages, dtype: DtypeName) -> tuple[StageComparison, ...]:
+    """Compare stage by stage, in our order. Both must have the same ones."""
+    assert ours.keys() == theirs.keys(), f"stages differ: {sorted(ours.keys() ^ theirs.keys())}"
+    comparisons = []
+    for name, tensor in ours.items():
+        largest = theirs[name].abs().max().item()
+        difference = (tensor - theirs[name]).abs().max().item()
+        comparisons.append(StageComparison(name, difference, largest, allowed=ALLOWED_PART[dtype] * largest))
+    return tuple(comparisons)
+
+
+def _their_modules(model: Any) -> dict[str, Any]:
+    """transformers' module for each of our stages."""
+    modules = {"embed_tokens": model.model.embed_tokens, "norm": model.model.norm, "logits": model.lm_head}
+    for number, layer in enumerate(model.model.layers):
+        modules[f"layers.{number}.attention"] = layer.self_attn
+        modules[f"layers.{number}.feed_forward"] = layer.mlp
+        modules[f"layers.{number}"] = layer
+    return modules
+
+
+def _checked_tokens(tokens: Sequence[int] | None, config: ModelConfig) -> list[int]:
+    if tokens is None:
+        count = min(64, config.max_position_embeddings)
+        return np.random.default_rng(0).integers(config.vocab_size, size=count).tolist()
+    if not 1 <= len(tokens) <= config.max_position_embeddings:
+        allowed = f"1 to {config.max_position_embeddings:,} tokens, the model's context"
+        raise InvalidParameterError("tokens", f"{len(tokens):,} tokens", allowed)
+    for token in tokens:
+        if not 0 <= token < config.vocab_size:
+            raise InvalidParameterError("tokens", token, f"ids from 0 to {config.vocab_size - 1:,}")
+    return list(tokens)
