@@ -1,0 +1,330 @@
+"""Jinja for templates that we don't trust.
+
+Owns what a chat template may do: read its data, loop, cut and join text. Refuses attributes of Python's internals,
+changes to its data, other templates, and anything that takes too long or grows too large. A template comes with the
+model's files, so whoever published those wrote a program that would otherwise run here.
+Knows nothing of messages or tokens. Used by template.py, the one place that renders.
+
+An environment lives for one rendering: the budget and the marks of that rendering are its fields, so two threads can
+render at once. The compiled template is shared.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from types import BuiltinMethodType, CodeType, MethodType
+from typing import Any
+
+from jinja2 import meta, nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.exceptions import SecurityError, TemplateRuntimeError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
+from jinja2.utils import Namespace
+
+from kaishu.text.provenance import MarkedText, Marks
+
+BASE_CPU_SECONDS = 1.0  # Qwen3's template needs about a millisecond
+CPU_SECONDS_PER_CHARACTER = 2e-7  # so that a prompt of 50 million characters has ten more
+BASE_CHARACTERS = 1_000_000
+CHARACTERS_PER_CHARACTER = 8  # a template may repeat its input, but not without end
+
+FILTERS = (
+    "abs capitalize count d default dictsort first float format groupby indent int items join last "
+    "length list lower map max min reject rejectattr replace reverse round select selectattr sort string sum "
+    "title trim unique upper wordcount"
+).split()
+ORDERING_FILTERS = frozenset({"dictsort", "groupby", "max", "min", "sort", "unique"})
+TEXT_METHODS = frozenset(
+    "capitalize casefold count endswith find format format_map index isalnum isalpha isascii isdecimal isdigit "
+    "islower isnumeric isspace istitle isupper join lower lstrip partition removeprefix removesuffix replace rfind "
+    "rindex rpartition rsplit rstrip split splitlines startswith strip swapcase title upper".split()
+)
+
+
+class TooMuchError(TemplateRuntimeError):
+    """A template that computes or writes more than any chat template needs to."""
+
+
+class Budget:
+    """How much one rendering may compute and write, in the CPU time of its thread (a busy machine changes nothing)."""
+
+    def __init__(self, input_characters: int) -> None:
+        self.characters = BASE_CHARACTERS + CHARACTERS_PER_CHARACTER * input_characters
+        self._seconds = BASE_CPU_SECONDS + CPU_SECONDS_PER_CHARACTER * input_characters
+        self._deadline = time.thread_time() + self._seconds
+
+    def spend(self) -> None:
+        """Called for every step of a loop and every call."""
+        if time.thread_time() > self._deadline:
+            raise TooMuchError(f"it computes for more than {self._seconds:.1f} s")
+
+    def hold(self, characters: int) -> None:
+        """Called before a text or list of this length is made."""
+        self.spend()
+        if characters > self.characters:
+            raise TooMuchError(f"it makes a text of more than {self.characters:,} characters")
+
+    def measure(self, value: Any) -> int:
+        """About how long `value` is when written out; values that contain one another many times cost as often."""
+        self.spend()
+        if isinstance(value, str):
+            size = len(value)
+        elif isinstance(value, Mapping):
+            size = sum(self.measure(key) + self.measure(item) for key, item in value.items())
+        elif isinstance(value, list | tuple):
+            size = sum(map(self.measure, value))
+        else:
+            size = 8
+        self.hold(size)
+        return size
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """The environment of one rendering."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self, marks: Marks, budget: Budget | None, now: Callable[[], datetime]) -> None:
+        """budget: what this rendering may spend; None for an environment that only compiles"""
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation], cache_size=0)
+        self.code_generator_class = _Compiler
+        self._marks = marks
+        self._budget = budget
+        self.concat = self._join  # type: ignore[method-assign, assignment]
+        self.finalize = self._written
+        own = {"join": self._join_filter, "replace": self._replace_filter, "indent": self._indent_filter}
+        own |= {"tojson": self._tojson, "safe": str, "e": _escape, "escape": _escape}
+        filters = {name: self.filters[name] for name in FILTERS} | own
+        self.filters = {name: self._bounded(filter_, name in ORDERING_FILTERS) for name, filter_ in filters.items()}
+        self.tests = {name: self._bounded(test, True) for name, test in self.tests.items()}
+        self.globals = {
+            "range": safe_range,
+            "dict": _make_dict,
+            "namespace": _Namespace,
+            "cycler": self.globals["cycler"],
+            "joiner": self.globals["joiner"],
+            "raise_exception": _raise_exception,
+            "strftime_now": lambda form: now().strftime(_check_format(form)),
+        }
+
+    @property
+    def budget(self) -> Budget:
+        if self._budget is None:  # while compiling: Jinja then leaves the expression to the rendering
+            raise nodes.Impossible
+        return self._budget
+
+    # What templates may reach.
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if isinstance(obj, str) and attr not in TEXT_METHODS:
+            return False
+        return super().is_safe_attribute(obj, attr, value)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        formatted = super().wrap_str_format(value)
+        if formatted is not None:
+            _check_format(value.__self__)
+        return formatted
+
+    # What templates may compute.
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: B902, N805
+        __self.budget.spend()
+        if isinstance(__obj, MethodType | BuiltinMethodType) and isinstance(__obj.__self__, str):
+            __self._check_text_call(__obj.__name__, __obj.__self__, args)
+        return __self._seen(super().call(__context, __obj, *args, **kwargs))
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        self.budget.spend()
+        if operator == "%" and isinstance(left, str):
+            _check_format(left)
+            self.budget.measure(right)
+        elif operator == "**":
+            if not (isinstance(left, int | float) and isinstance(right, int | float) and abs(left) < 2**64 and abs(right) < 64):
+                raise TooMuchError("it raises a number to a large power")
+        elif operator == "*" and isinstance(left, int) and isinstance(right, int):
+            if left.bit_length() + right.bit_length() > 4096:
+                raise TooMuchError("it multiplies large numbers")
+        elif hasattr(left, "__len__") or hasattr(right, "__len__"):
+            lengths = [len(side) if hasattr(side, "__len__") else side for side in (left, right)]
+            self.budget.hold(int(lengths[0] * lengths[1] if operator == "*" else lengths[0] + lengths[1]))
+        return self._seen(super().call_binop(context, operator, left, right))
+
+    def _check_text_call(self, method: str, text: str, arguments: tuple[Any, ...]) -> None:
+        if method == "replace" and len(arguments) >= 2:
+            self.budget.hold(len(text) + text.count(str(arguments[0])) * len(str(arguments[1])))
+        elif method == "join" and arguments:
+            items = arguments[0]
+            self.budget.hold(self.budget.measure(items) + len(text) * (len(items) if hasattr(items, "__len__") else 0))
+
+    def _bounded(self, function: Callable[..., Any], compares: bool) -> Callable[..., Any]:
+        """A filter or test that counts as a step. Keeps Jinja's note on it: which context it wants first."""
+
+        @functools.wraps(function)
+        def bounded(*args: Any, **kwargs: Any) -> Any:
+            self.budget.spend()
+            if compares:
+                args = tuple(map(self.compared, args))
+            return self._seen(function(*args, **kwargs))
+
+        return bounded
+
+    def _seen(self, value: Any) -> Any:
+        """What Python's own methods made of marked text is marked text still."""
+        return self._marks.seen(value) if type(value) is str else value
+
+    def counted(self, items: Iterable[Any]) -> Iterator[Any]:
+        """What a loop runs over, one step for each item; _Compiler puts it there."""
+        for item in items:
+            self.budget.spend()
+            yield item
+
+    def compared(self, value: Any) -> Any:
+        """A side of a comparison; _Compiler puts it there. Lists within lists can take for ever to compare."""
+        if isinstance(value, list | tuple | Mapping):
+            self.budget.measure(value)
+        return value
+
+    # What templates write.
+
+    def _join(self, parts: Iterable[str]) -> str:
+        pieces = list(parts)
+        self.budget.hold(sum(map(len, pieces)))
+        return self._marks.seen("".join(pieces))
+
+    def _written(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            self.budget.measure(value)
+        return value
+
+    def _tojson(
+        self,
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | str | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        """JSON as transformers writes it for templates: keys in order, no HTML escapes, by default no \\u escapes."""
+        self.budget.measure(value)
+        if isinstance(indent, int | str) and (indent if isinstance(indent, int) else len(indent)) > 16:
+            raise TooMuchError("it indents by more than 16")
+        # A mark must not be escaped, so escaping comes after, by hand.
+        text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+        if ensure_ascii:
+            text = re.sub("[^\x00-\x7f\ud800-\udfff]", lambda match: json.dumps(match[0])[1:-1], text)
+        return self._marks.seen(text)
+
+    def _join_filter(self, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
+        items = list(value) if attribute is None else [self.getitem(item, attribute) for item in value]
+        self.budget.hold(self.budget.measure(items) + len(d) * len(items))
+        return str(d).join(map(str, items))
+
+    def _replace_filter(self, text: Any, old: str, new: str, count: int = -1) -> str:
+        self._check_text_call("replace", str(text), (old, new))
+        return str(text).replace(str(old), str(new), count)
+
+    def _indent_filter(self, text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+        space = " " * min(width, 1000) if isinstance(width, int) else width
+        lines = str(text).split("\n")
+        self.budget.hold(len(text) + len(lines) * len(space))
+        indented = [space + line if (line or blank) and (i or first) else line for i, line in enumerate(lines)]
+        return "\n".join(indented)
+
+
+class _Compiler(CodeGenerator):
+    """Jinja's compiler, where loops count their steps, comparisons look first, and `~` joins by our rule."""
+
+    def visit_For(self, node: nodes.For, frame: Frame) -> None:
+        node.iter = nodes.Call(nodes.EnvironmentAttribute("counted"), [node.iter], [], None, None)
+        super().visit_For(node, frame)
+
+    def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
+        for side in (node, *node.ops):
+            side.expr = nodes.Call(nodes.EnvironmentAttribute("compared"), [side.expr], [], None, None)
+        super().visit_Compare(node, frame)
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        self.write("environment.concat(str(environment.finalize(part)) for part in (")
+        for part in node.nodes:
+            self.visit(part, frame)
+            self.write(", ")
+        self.write("))")
+
+
+class _Generation(Extension):
+    """The tag `{% generation %}`, by which training code finds the assistant's words. For us it only groups."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(line)
+
+
+class _Namespace(Namespace):
+    """Jinja's namespace, without names that begin with an underscore."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        self, *rest = args
+        for name in dict(*rest, **kwargs):
+            _check_name(name)
+        Namespace.__init__(self, *rest, **kwargs)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def compile_template(source: str, marks: Marks) -> CodeType:
+    """Compile a template for any number of renderings.
+
+    raises: Jinja's own errors, RecursionError, MemoryError, SyntaxError
+    """
+    environment = Sandbox(marks, None, datetime.now)
+    forbidden = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
+    for node in environment.parse(source).find_all(forbidden):
+        raise SecurityError(f"it asks for another template in line {node.lineno}; a chat template stands alone")
+    return environment.compile(source)
+
+
+def _make_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
+    return dict(*args, **kwargs)
+
+
+def _raise_exception(message: object) -> None:
+    raise TemplateRuntimeError(str(message))
+
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"the name {name!r} in a namespace begins with an underscore")
+
+
+def _check_format(form: str) -> str:
+    """The format string, unless it asks for a great width: `'%999999999d'`, `'{:{width}}'`, `'%*d'`."""
+    if re.search(r"\d{5,}|\{[^}]*\{|%[^a-zA-Z%]*\*", form):
+        raise TooMuchError("it formats with a width of its own choice")
+    return form
+
+
+def _escape(value: Any) -> str:
+    text = str(value)
+    for character, escaped in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&#39;"), ('"', "&#34;")):
+        text = text.replace(character, escaped)
+    return text
+
+
+def variables_read(source: str) -> set[str]:
+    """The variables that a template reads without setting them itself, but for those that the sandbox gives."""
+    sandbox = Sandbox(Marks(()), None, datetime.now)
+    return meta.find_undeclared_variables(sandbox.parse(source)) - set(sandbox.globals)

@@ -1,0 +1,309 @@
+"""Text to ids and back, with control tokens kept apart from text that only looks like them.
+
+Owns the meaning of tokenizer.json and the few fields of tokenizer_config.json that concern ids; decoding by bytes.
+Refuses to guess: only byte-level tokenizers (Qwen, Llama 3, SmolLM) are read, others are an error. Knows nothing of
+chat messages; what a template wrote arrives as a RenderedPrompt.
+Opened by llm.py from a model folder; ids go to the engine, ids come back from it one at a time.
+
+A control token is any added token of the tokenizer, special or not: `<|im_end|>`, but also `<think>`. The library
+matches them anywhere in a text, so text that a user typed would become control ids. Ordinary text therefore takes the
+library's own steps one by one (normalise, split, merge), which never look at added tokens.
+
+Qwen's tokenizer normalises to NFC: ordinary text decodes back to its NFC form, not always to the characters typed.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from kaishu.errors import InvalidRequestError, TokenizerError, and_more
+
+if TYPE_CHECKING:
+    from tokenizers import AddedToken
+    from tokenizers import Tokenizer as Library
+
+    from kaishu.text.template import RenderedPrompt
+
+
+class Tokenizer:
+    """One model's tokenizer. Immutable after loading; safe to share between threads.
+
+    control_tokens: every added token, content to id
+    eos_token_ids:  what the tokenizer files say ends a turn; config.json and generation_config.json may add to it
+    bos_token_id:   the token that starts a text, if the files name one
+    pad_token_id:   the token that fills, if the files name one
+    """
+
+    control_tokens: Mapping[str, int]
+    eos_token_ids: frozenset[int]
+    bos_token_id: int | None
+    pad_token_id: int | None
+
+    def __init__(self, library: Library, config: Mapping[str, Any]) -> None:
+        """Wrap a loaded tokenizer. `config` is the content of tokenizer_config.json, or empty.
+
+        raises: TokenizerError when it isn't byte-level, or the config names tokens that it doesn't have
+        """
+        _require_byte_level(library)
+        _add_missing_tokens(library, config)
+        library.no_truncation()
+        library.no_padding()
+        added: dict[int, AddedToken] = library.get_added_tokens_decoder()
+        self._library = library
+        self._added = added
+        self._control_ids = frozenset(added)
+        self._bytes_of_letter = _bytes_of_letters()
+        # The longest first: where one control token begins like another, the longer one is meant.
+        contents = sorted((token.content for token in added.values()), key=len, reverse=True)
+        self._control_pattern = re.compile("|".join(map(re.escape, contents)) or r"(?!)")
+        self.control_tokens = MappingProxyType({token.content: token_id for token_id, token in added.items()})
+        eos = self._named(config, "eos_token")
+        self.eos_token_ids = frozenset(() if eos is None else (eos,))
+        self.bos_token_id = self._named(config, "bos_token")
+        self.pad_token_id = self._named(config, "pad_token")
+        self._first_ids = self._ids_before_text(config.get("add_bos_token"))
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> Tokenizer:
+        """Read tokenizer.json and, if there is one, tokenizer_config.json.
+
+        raises: TokenizerError when a file is missing, damaged, or describes what we don't read
+        """
+        from tokenizers import Tokenizer as Library
+
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise TokenizerError(
+                f"{folder} has no tokenizer.json.",
+                hint="Download the model's tokenizer.json (and tokenizer_config.json) into that folder.",
+            )
+        try:
+            library = Library.from_file(str(path))
+        except Exception as error:  # the library raises plain Exception for anything it can't read
+            raise TokenizerError(
+                f"{path} can't be read as a tokenizer: {error}.", hint="Download it again; it may have been cut short."
+            ) from error
+        return cls(library, read_tokenizer_config(folder))
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """How many ids the tokenizer knows: its highest id + 1. The embedding may have more rows."""
+        return 1 + max(self._library.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    def ids_without_token(self, rows: int) -> list[int]:
+        """Which of the ids 0 to rows - 1 have no token: a model may score them, nothing may sample them."""
+        known = set(self._library.get_vocab(with_added_tokens=True).values())
+        return [token_id for token_id in range(rows) if token_id not in known]
+
+    def encode(self, text: str, *, allow_control: bool = False) -> list[int]:
+        """Encode a text as it stands, for raw completion.
+
+        text:          any text; what looks like a control token stays ordinary text
+        allow_control: let control tokens in the text be control tokens, as other libraries always do
+        return:        ids, starting with those that the tokenizer puts before every text (Llama 3: its begin token;
+                       Qwen: none). What it would put after a text is left out: an end token would end the text.
+        raises:        InvalidRequestError when the text has a lone surrogate, which no encoding can carry
+        """
+        check_text(text, field="text")
+        if allow_control:
+            return [*self._first_ids, *self._library.encode(text, add_special_tokens=False).ids]
+        return [*self._first_ids, *self._encode_ordinary(text)]
+
+    def encode_prompt(self, prompt: RenderedPrompt) -> list[int]:
+        """Encode a rendered chat: control ids exactly where the template wrote a control token, text elsewhere.
+
+        Adds nothing: where a model wants a begin token, its template writes it. A control token counts even where
+        the normaliser would have merged its last letter with a combining mark that follows.
+        """
+        ids: list[int] = []
+        done = 0
+        for start, end, token_id in self._control_spans(prompt.text, prompt.outside):
+            ids += self._encode_ordinary(prompt.text[done:start])
+            ids.append(token_id)
+            done = end
+        return ids + self._encode_ordinary(prompt.text[done:])
+
+    def decode(self, ids: Sequence[int], *, skip_control: bool = False) -> str:
+        """Join the tokens' bytes and read them as UTF-8; bytes that aren't become U+FFFD, one for each bad sequence.
+
+        skip_control: leave out control tokens
+        raises:       TokenizerError naming ids that the tokenizer doesn't have
+        """
+        return b"".join(self._bytes_of(ids, skip_control)).decode("utf-8", errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """One token's own bytes; a character may need the bytes of several tokens.
+
+        raises: TokenizerError when the tokenizer doesn't have the id
+        """
+        added = self._added.get(token_id)
+        if added is not None:
+            return added.content.encode()
+        token = self._token(token_id)
+        if token is None:
+            raise TokenizerError(f"The tokenizer has no token with id {token_id}; its ids end at {self.vocab_size - 1:,}.")
+        try:
+            return bytes(self._bytes_of_letter[letter] for letter in token)
+        except KeyError:  # not written in the byte alphabet: the library takes such a token literally, and so do we
+            return token.encode()
+
+    def _token(self, token_id: int) -> str | None:
+        return self._library.id_to_token(token_id) if 0 <= token_id < 2**32 else None
+
+    def _bytes_of(self, ids: Sequence[int], skip_control: bool) -> Iterator[bytes]:
+        unknown = [str(i) for i in ids if self._token(int(i)) is None]
+        if unknown:
+            raise TokenizerError(
+                f"The tokenizer has no token with id {and_more(unknown)}; its ids end at {self.vocab_size - 1:,}."
+            )
+        return (self.token_bytes(int(i)) for i in ids if not (skip_control and int(i) in self._control_ids))
+
+    def _encode_ordinary(self, text: str) -> list[int]:
+        """The library's own steps without its first, the search for added tokens."""
+        normalizer, splitter, model = self._library.normalizer, self._library.pre_tokenizer, self._library.model
+        normal = text if normalizer is None else normalizer.normalize_str(text)
+        ids: list[int] = []
+        for piece, _ in [(normal, None)] if splitter is None else splitter.pre_tokenize_str(normal):
+            piece_ids = [token.id for token in model.tokenize(piece)]
+            if not self._control_ids.isdisjoint(piece_ids):  # merges that spell a control token: stop them merging
+                piece_ids = [token.id for letter in piece for token in model.tokenize(letter)]
+            ids += piece_ids
+        return ids
+
+    def _control_spans(self, text: str, outside: frozenset[int]) -> Iterator[tuple[int, int, int]]:
+        """Where control tokens stand in `text`, as (start, end, id), but for those that begin at a place in `outside`."""
+        position = done = 0
+        while match := self._control_pattern.search(text, position):
+            position = match.start() + 1
+            token_id = self.control_tokens[match[0]]
+            token, start, end = self._added[token_id], match.start(), match.end()
+            if start in outside or (token.single_word and _touches_word(text, start, end)):
+                continue
+            if token.lstrip:  # the token swallows the white space before it
+                start = max(done, len(text[:start].rstrip()))
+            if token.rstrip:
+                end = len(text) - len(text[end:].lstrip())
+            yield start, end, token_id
+            position = done = end
+
+    def _named(self, config: Mapping[str, Any], field: str) -> int | None:
+        """The id of a token that the config names, as a string or as {"content": string}."""
+        value = config.get(field)
+        content = value.get("content") if isinstance(value, dict) else value
+        if content is None:
+            return None
+        token_id = self._library.token_to_id(content) if isinstance(content, str) else None
+        if token_id is None:
+            raise TokenizerError(
+                f"tokenizer_config.json says {field} is {content!r}, which tokenizer.json doesn't have.",
+                hint="The two files belong to different models; download both from the same place.",
+            )
+        return token_id
+
+    def _ids_before_text(self, add_bos: object) -> list[int]:
+        """What the tokenizer puts before a text: as add_bos_token says, else as tokenizer.json's post-processor does."""
+        if add_bos is not None:
+            return [self.bos_token_id] if add_bos and self.bos_token_id is not None else []
+        probe = self._library.encode("a", add_special_tokens=True)
+        return list(probe.ids[: probe.special_tokens_mask.index(0)])
+
+
+class IncrementalDecoder:
+    """Text as its ids arrive: what is given out never changes later, and adds up to `Tokenizer.decode` of all ids.
+
+    A character whose bytes are spread over several tokens is held back until its last byte is there.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_control: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._skip_control = skip_control
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_id: int) -> str:
+        """The text that this id completes; may be empty. Raises TokenizerError when the id is unknown."""
+        if self._skip_control and token_id in self._tokenizer._control_ids:
+            return ""
+        return self._utf8.decode(self._tokenizer.token_bytes(token_id))
+
+    def finish(self) -> str:
+        """What is still held back: U+FFFD when the ids end inside a character, else nothing."""
+        return self._utf8.decode(b"", final=True)
+
+
+def check_text(text: str, *, field: str) -> None:
+    """Refuse what can't be encoded.
+
+    raises: InvalidRequestError when `text` isn't a string or has a lone surrogate
+    """
+    if not isinstance(text, str):
+        raise InvalidRequestError(f"{field} is a {type(text).__name__}; allowed: a string.", field=field)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"{field} has a lone surrogate, U+{ord(text[error.start]):04X}, at character {error.start:,}; "
+            "it isn't text and can't be encoded.",
+            field=field,
+            hint="It usually comes from cutting a string in the middle of an emoji; cut elsewhere.",
+        ) from None
+
+
+def read_tokenizer_config(folder: Path) -> dict[str, Any]:
+    """The content of tokenizer_config.json, or {} where there is none. Raises TokenizerError when it is damaged."""
+    path = folder / "tokenizer_config.json"
+    if not path.is_file():
+        return {}
+    try:
+        config = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise TokenizerError(f"{path} isn't valid JSON: {error}.", hint="Download it again.") from error
+    if not isinstance(config, dict):
+        raise TokenizerError(f"{path} holds a {type(config).__name__}; allowed: a JSON object.")
+    return config
+
+
+def _require_byte_level(library: Library) -> None:
+    state = b"" if library.decoder is None else bytes(library.decoder.__getstate__())
+    if b'"ByteLevel"' not in state:
+        kind = type(library.decoder).__name__ if library.decoder is not None else "none"
+        raise TokenizerError(
+            f"The tokenizer isn't byte-level (its decoder: {kind}).",
+            hint="Kaishu reads byte-level tokenizers: those of Qwen2, Qwen3, Llama 3 and SmolLM.",
+        )
+
+
+def _add_missing_tokens(library: Library, config: Mapping[str, Any]) -> None:
+    """Older folders list some added tokens in tokenizer_config.json alone."""
+    from tokenizers import AddedToken
+
+    listed = config.get("added_tokens_decoder") or {}
+    for key, fields in sorted(listed.items(), key=lambda item: int(item[0])):
+        if library.id_to_token(int(key)) is None:
+            library.add_tokens([AddedToken(**fields)])
+        if library.token_to_id(fields["content"]) != int(key):
+            raise TokenizerError(
+                f"tokenizer_config.json gives {fields['content']!r} the id {key}, "
+                f"tokenizer.json the id {library.token_to_id(fields['content'])}.",
+                hint="The two files belong to different models; download both from the same place.",
+            )
+
+
+def _bytes_of_letters() -> dict[str, int]:
+    """The byte alphabet of GPT-2 (Radford et al., 2019): which printable letter stands for which byte.
+
+    Bytes that are printable in Latin-1 stand for themselves; the other 68 take the letters from U+0100 on, in order.
+    """
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+def _touches_word(text: str, start: int, end: int) -> bool:
+    return bool(re.search(r"\w\Z", text[:start]) or re.match(r"\w", text[end:]))
