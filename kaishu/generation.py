@@ -16,18 +16,19 @@ from kaishu.errors import ContextLengthError, InvalidParameterError, InvalidRequ
 from kaishu.results import FinishReason, PositionLogprobs, Timing, TokenLogprob, Usage
 from kaishu.sampling import SampledToken, Sampler, SamplingParams
 from kaishu.text.stopping import StopStrings
-from kaishu.text.tokenizer import Tokenizer
+from kaishu.text.tokenizer import IncrementalDecoder, Tokenizer
 
 PREFILL_CHUNK_TOKENS = 512  # bounds the memory of one step; the result doesn't depend on it
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the model, not the request, says about ending. `context_tokens` counts prompt and output together."""
+    """What the model, not the request, says about its tokens. `context_tokens` counts prompt and output together."""
 
     context_tokens: int
     end_token_ids: frozenset[int]
-    hidden_token_ids: frozenset[int]  # control tokens that never show in text: special ones such as <|im_start|>
+    num_token_ids: int  # ids from here on have no token
+    absent_token_ids: frozenset[int]  # nor do these
 
 
 def sampled_tokens(executor: Executor, prompt_ids: Sequence[int], sampler: Sampler) -> Iterator[SampledToken]:
@@ -62,7 +63,12 @@ class Generation:
     """
 
     def __init__(
-        self, executor: Executor, tokenizer: Tokenizer, prompt_ids: Sequence[int], params: SamplingParams, limits: Limits
+        self,
+        executor: Executor,
+        tokenizer: Tokenizer,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        limits: Limits,
     ) -> None:
         if not prompt_ids:
             raise InvalidRequestError(
@@ -79,8 +85,9 @@ class Generation:
         self._sampler = Sampler(
             params,
             prompt_ids=prompt_ids,
-            num_token_ids=min(tokenizer.vocab_size, executor.vocab_size),
+            num_token_ids=limits.num_token_ids,
             end_token_ids=limits.end_token_ids,
+            absent_ids=limits.absent_token_ids,
         )
         self.token_ids: list[int] = []
         self.logprobs: list[PositionLogprobs] = []
@@ -98,7 +105,7 @@ class Generation:
                 yield piece
 
     def _pieces(self) -> Iterator[str]:
-        decoder = self._tokenizer.decoder(hidden=self._limits.hidden_token_ids)
+        decoder = IncrementalDecoder(self._tokenizer, hidden=self._tokenizer.special_token_ids)
         stopping = StopStrings(self.params.stop)
         for token in sampled_tokens(self._executor, self._prompt_ids, self._sampler):
             self._count_token()
@@ -112,14 +119,14 @@ class Generation:
                 yield stopping.push(released)
             else:
                 yield released
-            if stopping.is_stopped:
+            if stopping.matched is not None:
                 self.finish_reason = "stop"
                 return
             if self._num_sampled == self._max_tokens:
                 self.finish_reason = "length"
                 break
         yield stopping.push(decoder.finish())
-        if stopping.is_stopped:
+        if stopping.matched is not None:
             self.finish_reason = "stop"
         yield stopping.finish()
 
@@ -138,7 +145,8 @@ class Generation:
             self.logprobs.append(PositionLogprobs(self._described(token.token_id, token.logprob), top))
 
     def _described(self, token_id: int, logprob: float) -> TokenLogprob:
-        raw = b"" if token_id in self._limits.hidden_token_ids else self._tokenizer.token_bytes(token_id)
+        is_shown = token_id not in self._tokenizer.special_token_ids
+        raw = self._tokenizer.token_bytes(token_id) if is_shown else b""
         return TokenLogprob(token_id, self._tokenizer.decode([token_id]), raw, logprob)
 
     @property

@@ -1,8 +1,8 @@
 """LLM: the blocking Python API. A name goes in; completions, chats and logits come out.
 
-Owns the assembly (folder, checkpoint, tokenizer, template, executor) and the shape of the public calls. The work itself
-is elsewhere: generation.py runs a request, text/ makes prompts and reads answers, an Executor computes. One request runs
-at a time.
+Owns the assembly (folder, checkpoint, tokenizer, template, executor) and the shape of the public calls. The work
+itself is elsewhere: generation.py runs a request, text/ makes prompts and reads answers, an Executor computes. One
+request runs at a time.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from kaishu.text.channels import ChannelCollector, ChannelDelta, ChannelParser
 from kaishu.text.template import ChatTemplate, RenderedPrompt
 from kaishu.text.tokenizer import Tokenizer
 
+PAGE_TOKENS = 16
+DtypeName = Literal["float32", "bfloat16"]
 Message = Mapping[str, Any]
 Tool = Mapping[str, Any]
 
@@ -61,22 +63,21 @@ class LLM:
         self.config: ModelConfig = self.checkpoint.config
         self.context_tokens = _checked_context(context_tokens, self.config.max_position_embeddings)
         self.tokenizer = Tokenizer.from_folder(self.checkpoint.folder)
-        self.template = _template_if_any(self.checkpoint.folder, self.tokenizer)
-        self.executor: Executor = _reference_executor(
-            self.checkpoint, weights, device=device, threads=threads, context_tokens=self.context_tokens
-        )
-        self.description = str(self.executor)
+        self.template = _template(self.checkpoint.folder, self.tokenizer)
+        dtype = _dtype(weights, device, self.config)
+        self.executor: Executor = _reference_executor(self.checkpoint, dtype, device, threads, self.context_tokens)
+        self.description = f"reference executor (PyTorch), {dtype} on {device}"
         self.notes: tuple[str, ...] = self.checkpoint.notes
+        num_token_ids = min(self.tokenizer.vocab_size, self.config.vocab_size)
         self._limits = Limits(
             context_tokens=self.context_tokens,
             end_token_ids=self.tokenizer.eos_token_ids | frozenset(self.config.eos_token_ids),
-            hidden_token_ids=self.tokenizer.special_token_ids,
+            num_token_ids=num_token_ids,
+            absent_token_ids=frozenset(self.tokenizer.ids_without_token(num_token_ids)),
         )
         self._busy = threading.Lock()
 
-    def generate(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **fields: Any
-    ) -> Completion:
+    def generate(self, prompt: str | Sequence[int], params: SamplingParams | None = None, **fields: Any) -> Completion:
         """Continue a text, without a chat template.
 
         prompt: text, or token ids
@@ -196,11 +197,8 @@ class LLM:
 
         raises: InvalidMessagesError, TemplateError
         """
-        if self.template is None:
-            raise TemplateError(
-                f"The model in {self.checkpoint.folder} has no chat template: it is a base model.",
-                hint="Use generate, or put a chat_template.jinja beside its config.json.",
-            )
+        if isinstance(self.template, TemplateError):
+            raise self.template
         return self.template.render(messages, tools=tools, thinking=thinking, arguments=template_arguments)
 
     def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
@@ -282,18 +280,28 @@ def _checked_context(context_tokens: int | None, model_limit: int) -> int:
     return context_tokens
 
 
-def _template_if_any(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
-    return ChatTemplate.find(folder, control_tokens=tokenizer.control_tokens)
+def _template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | TemplateError:
+    """The chat template, or why there is none: a base model can still complete text."""
+    try:
+        return ChatTemplate.from_folder(folder, control_tokens=tokenizer.control_tokens)
+    except TemplateError as error:
+        return error
+
+
+def _dtype(weights: str, device: str, config: ModelConfig) -> DtypeName:
+    """On a CPU torch computes in float32 at least as fast as in bfloat16, and exactly."""
+    if weights == "auto":
+        return "float32" if device == "cpu" or config.dtype == "float32" else "bfloat16"
+    return "bfloat16" if weights == "bf16" else "float32"
 
 
 def _reference_executor(
-    checkpoint: Checkpoint, weights: str, *, device: str, threads: int | None, context_tokens: int
+    checkpoint: Checkpoint, dtype: DtypeName, device: str, threads: int | None, context_tokens: int
 ) -> Executor:
-    # torch takes most of a second to import, and only this executor needs it
+    # torch takes most of a second to import, and only this executor needs it.
     from kaishu.reference.executor import ReferenceExecutor
+    from kaishu.reference.model import Model
 
-    if weights == "auto":
-        weights = "float32" if device == "cpu" else checkpoint.config.dtype
-    return ReferenceExecutor.from_checkpoint(
-        checkpoint, dtype=weights, device=device, threads=threads, context_tokens=context_tokens
-    )
+    model = Model.from_checkpoint(checkpoint, device=device, dtype=dtype)
+    num_pages = -(-context_tokens // PAGE_TOKENS)
+    return ReferenceExecutor(model, num_pages, PAGE_TOKENS, threads=threads)

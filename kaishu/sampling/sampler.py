@@ -45,6 +45,7 @@ class Sampler:
     params:        filled by `with_defaults`
     prompt_ids:    the prompt, for the repetition penalty
     num_token_ids: ids from here on are rows of the head without a token; they are never chosen nor listed
+    absent_ids:    smaller ids without a token, where a tokenizer has gaps; likewise
     end_token_ids: the model's end tokens, forbidden before min_tokens and always under ignore_eos
     """
 
@@ -55,11 +56,13 @@ class Sampler:
         prompt_ids: Sequence[int],
         num_token_ids: int,
         end_token_ids: Collection[int],
+        absent_ids: Collection[int] = (),
     ) -> None:
         assert params.temperature is not None, "call with_defaults first"
         params.check_vocabulary(num_token_ids)
         self.params = params
         self._num_token_ids = num_token_ids
+        self._absent_ids = np.array(sorted(i for i in absent_ids if i < num_token_ids), np.int64)
         self._end_ids = np.array(sorted(i for i in end_token_ids if i < num_token_ids), np.int64)
         self._stop_ids = np.array(sorted(params.stop_token_ids), np.int64)
         self._bias = dict(params.logit_bias or {})
@@ -82,6 +85,7 @@ class Sampler:
                 "The model's output is not a number (NaN or infinity), so no token can be chosen.",
                 hint="The weights may be damaged, or overflow in low precision: try weights='float32'.",
             )
+        raw[self._absent_ids] = -np.inf
         token_id = self._choose(self._adjusted(raw.copy()))
         self._seen[token_id] = True
         self._counts[token_id] += 1
@@ -167,7 +171,7 @@ def candidates(
         keep[0] = True
         token_ids, weights = token_ids[keep], weights[keep]
     if min_p > 0.0:
-        keep = weights >= min_p * weights.max()
+        keep = weights >= min_p  # the likeliest token's weight is 1
         token_ids, weights = token_ids[keep], weights[keep]
     return token_ids, weights
 
@@ -185,7 +189,7 @@ def log_softmax(logits: Row) -> Row:
 
 def _with_logprobs(token_id: int, logits: Row, count: int) -> SampledToken:
     logprobs = log_softmax(logits)
-    count = min(count, len(logprobs))
+    count = min(count, int(np.isfinite(logprobs).sum()))
     best = np.argpartition(-logprobs, count - 1)[:count] if count else np.empty(0, np.int64)
     best = best[np.lexsort((best, -logprobs[best]))]
     top = tuple(TokenProbability(int(i), float(logprobs[i])) for i in best)

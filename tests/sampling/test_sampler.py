@@ -38,7 +38,7 @@ def distribution_oracle(
     probability = dict(zip(kept, softmax_oracle([logits[i] / temperature for i in kept]), strict=True))
     mass, nucleus = 0.0, []
     for i in kept:
-        if nucleus and mass >= top_p:
+        if nucleus and top_p < 1.0 and mass >= top_p:
             break
         nucleus.append(i)
         mass += probability[i]
@@ -153,6 +153,16 @@ def test_rows_without_a_token_are_never_chosen_nor_listed() -> None:
         sampled = make_sampler(num_token_ids=24, logprobs=20, seed=0, **fields).sample(logits)
         assert sampled.token_id < 24 and all(entry.token_id < 24 for entry in sampled.top)
         assert sampled.logprob == pytest.approx(-math.log(24))
+
+
+def test_gaps_in_the_vocabulary_are_never_chosen_nor_listed() -> None:
+    params = SamplingParams(logprobs=20, seed=0).with_defaults(GenerationDefaults())
+    sampler = Sampler(params, prompt_ids=(), num_token_ids=8, end_token_ids=(), absent_ids=(2, 3, 9))
+    logits = np.array([0, 0, 50, 50, 0, 0, 0, 0], np.float32)
+    for _ in range(20):
+        sampled = sampler.sample(logits)
+        assert {sampled.token_id, *(entry.token_id for entry in sampled.top)} == {0, 1, 4, 5, 6, 7}
+        assert sampled.logprob == pytest.approx(-math.log(6))
 
 
 def test_a_seed_repeats_and_zero_is_a_seed(rng) -> None:
