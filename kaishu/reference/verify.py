@@ -118,7 +118,8 @@ def transformers_stages(folder: Path, dtype: DtypeName, ids: Sequence[int]) -> S
     """The same stages of transformers' model, which is loaded for it and dropped; names and shapes as ours."""
     from transformers import AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM.from_pretrained(
+    auto_model: Any = AutoModelForCausalLM
+    model = auto_model.from_pretrained(
         folder,
         dtype=torch_dtype(dtype),
         attn_implementation="eager",
@@ -166,7 +167,7 @@ def _their_modules(model: Any) -> dict[str, Any]:
 def _checked_tokens(tokens: Sequence[int] | None, config: ModelConfig) -> list[int]:
     if tokens is None:
         count = min(64, config.max_position_embeddings)
-        return np.random.default_rng(0).integers(config.vocab_size, size=count).tolist()
+        return [int(token) for token in np.random.default_rng(0).integers(config.vocab_size, size=count)]
     if not 1 <= len(tokens) <= config.max_position_embeddings:
         allowed = f"1 to {config.max_position_embeddings:,} tokens, the model's context"
         raise InvalidParameterError("tokens", f"{len(tokens):,} tokens", allowed)

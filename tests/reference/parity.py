@@ -1,4 +1,4 @@
-"""How close the reference model is to transformers, measured: the functions that the tests call and a command that prints.
+"""How close the reference model is to transformers: the measurements that the tests call, and a command that prints.
 
     python -m tests.reference.parity            every shape in float32 and bfloat16 (about a minute on one core)
     python -m tests.reference.parity --quick    without Qwen3-0.6B's shape
@@ -75,7 +75,7 @@ def our_model(folder: Path, **options: Any) -> Model:
     """Our model of a folder."""
     from kaishu.checkpoint import open_checkpoint
 
-    return Model.from_checkpoint(open_checkpoint(folder), **options)
+    return Model.from_checkpoint(open_checkpoint(folder), **{"attention": "explicit", **options})
 
 
 def random_ids(vocab_size: int, count: int, seed: int = 0) -> list[int]:
@@ -104,7 +104,9 @@ def their_greedy_tokens(model: Any, ids: Sequence[int], count: int = NEW_TOKENS)
     return model.generate(prompt, attention_mask=torch.ones_like(prompt))[0, len(ids) :].tolist()
 
 
-def our_greedy_tokens(model: Model, ids: Sequence[int], count: int = NEW_TOKENS, cache: Cache | None = None) -> list[int]:
+def our_greedy_tokens(
+    model: Model, ids: Sequence[int], count: int = NEW_TOKENS, cache: Cache | None = None
+) -> list[int]:
     """The reference loop, with no end token."""
     cache = cache or ContiguousCache(model, capacity_tokens=len(ids) + count)
     return list(generate(model, ids, cache, max_tokens=count, end_tokens=()))
@@ -112,7 +114,7 @@ def our_greedy_tokens(model: Model, ids: Sequence[int], count: int = NEW_TOKENS,
 
 @dataclass(frozen=True)
 class Bfloat16Errors:
-    """Errors of both bfloat16 models against the float32 truth, over the seeds' checkpoints and all positions' logits."""
+    """Errors of both bfloat16 models against the float32 truth, over all seeds, positions and logits."""
 
     ours_mean: float
     theirs_mean: float
@@ -201,7 +203,7 @@ def main() -> None:
     if not quick:
         started = time.monotonic()
         theirs, checkpoint = qwen3_0_6b()
-        _print_float32("qwen3-0.6b", theirs, Model.from_checkpoint(checkpoint))
+        _print_float32("qwen3-0.6b", theirs, Model.from_checkpoint(checkpoint, attention="explicit"))
         print(f"({time.monotonic() - started:.0f} s for the last row)")
 
     print("\nbfloat16, |error| against float32 on the same weights, 4 seeds: ours / transformers'\n")
@@ -209,7 +211,8 @@ def main() -> None:
     for kind in KINDS:
         errors = bfloat16_errors(kind, range(4))
         print(
-            f"{kind:22} {errors.ours_mean:9.5f} /{errors.theirs_mean:9.5f} {errors.ours_max:9.4f} /{errors.theirs_max:9.4f}",
+            f"{kind:22} {errors.ours_mean:9.5f} /{errors.theirs_mean:9.5f} "
+            f"{errors.ours_max:9.4f} /{errors.theirs_max:9.4f}",
             flush=True,
         )
 
