@@ -1,8 +1,8 @@
 """What a chat message and a tool may be, before a template sees them.
 
 Owns the shape of OpenAI's messages and tools: checks them and makes clean copies, in which contents are strings and
-call arguments are objects. Refuses what it can't honour, with the path of the offending piece (`messages[2].content[1]`).
-Never touches the caller's objects. Knows nothing of templates, tokens or models.
+call arguments are objects. Refuses what it can't honour, with the path of the offending piece
+(`messages[2].content[1]`). Never touches the caller's objects. Knows nothing of templates, tokens or models.
 Called by template.py; the same errors reach a Python caller, the command line and an HTTP client.
 """
 
@@ -65,7 +65,7 @@ def clean_json(value: object, path: str, depth: int = 0) -> Any:
             strings, more than MAX_DEPTH levels
     """
     if depth > MAX_DEPTH:
-        raise _invalid(path.split(".")[0], f"is nested more than {MAX_DEPTH} levels deep", "less nesting")
+        raise _invalid(path.split(".", maxsplit=1)[0], f"is nested more than {MAX_DEPTH} levels deep", "less nesting")
     if isinstance(value, str):
         return _string(value, path)
     if value is None or isinstance(value, bool | int):

@@ -157,13 +157,13 @@ class MarkedText(str):
     def removesuffix(self, suffix: str) -> str:
         return self[: len(self) - len(suffix)] if suffix and self.endswith(suffix) else self
 
-    def split(self, separator: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:  # type: ignore[override]
+    def split(self, separator: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         return self._cut(self._plain.split(plain_of(separator), maxsplit), len(separator or ""))
 
-    def rsplit(self, separator: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:  # type: ignore[override]
+    def rsplit(self, separator: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         return self._cut(self._plain.rsplit(plain_of(separator), maxsplit), len(separator or ""))
 
-    def splitlines(self, keepends: bool = False) -> list[str]:  # type: ignore[override]
+    def splitlines(self, keepends: bool = False) -> list[str]:
         return self._cut(self._plain.splitlines(keepends))
 
     def partition(self, separator: str) -> tuple[str, str, str]:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import BuiltinMethodType, CodeType, MethodType
-from typing import Any
+from typing import Any, ClassVar
 
 from jinja2 import meta, nodes
 from jinja2.compiler import CodeGenerator, Frame
@@ -29,18 +29,18 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import Namespace
 
-from kaishu.text.provenance import MarkedText, Marks
+from kaishu.text.provenance import Marks
 
 BASE_CPU_SECONDS = 1.0  # Qwen3's template needs about a millisecond
 CPU_SECONDS_PER_CHARACTER = 2e-7  # so that a prompt of 50 million characters has ten more
 BASE_CHARACTERS = 1_000_000
 CHARACTERS_PER_CHARACTER = 8  # a template may repeat its input, but not without end
 
-FILTERS = (
+FILTERS = frozenset(
     "abs capitalize count d default dictsort first float format groupby indent int items join last "
     "length list lower map max min reject rejectattr replace reverse round select selectattr sort string sum "
-    "title trim unique upper wordcount"
-).split()
+    "title trim unique upper wordcount".split()
+)
 ORDERING_FILTERS = frozenset({"dictsort", "groupby", "max", "min", "sort", "unique"})
 TEXT_METHODS = frozenset(
     "capitalize casefold count endswith find format format_map index isalnum isalpha isascii isdecimal isdigit "
@@ -98,11 +98,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.code_generator_class = _Compiler
         self._marks = marks
         self._budget = budget
-        self.concat = self._join  # type: ignore[method-assign, assignment]
+        self.concat = self._join  # type: ignore[method-assign]
         self.finalize = self._written
-        own = {"join": self._join_filter, "replace": self._replace_filter, "indent": self._indent_filter}
+        own: dict[str, Callable[..., Any]] = {
+            "join": self._join_filter,
+            "replace": self._replace_filter,
+            "indent": self._indent_filter,
+        }
         own |= {"tojson": self._tojson, "safe": str, "e": _escape, "escape": _escape}
-        filters = {name: self.filters[name] for name in FILTERS} | own
+        filters: dict[str, Callable[..., Any]] = {name: self.filters[name] for name in FILTERS} | own
         self.filters = {name: self._bounded(filter_, name in ORDERING_FILTERS) for name, filter_ in filters.items()}
         self.tests = {name: self._bounded(test, True) for name, test in self.tests.items()}
         self.globals = {
@@ -136,7 +140,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     # What templates may compute.
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: B902, N805
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         __self.budget.spend()
         if isinstance(__obj, MethodType | BuiltinMethodType) and isinstance(__obj.__self__, str):
             __self._check_text_call(__obj.__name__, __obj.__self__, args)
@@ -148,7 +152,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
             _check_format(left)
             self.budget.measure(right)
         elif operator == "**":
-            if not (isinstance(left, int | float) and isinstance(right, int | float) and abs(left) < 2**64 and abs(right) < 64):
+            if not (
+                isinstance(left, int | float)
+                and isinstance(right, int | float)
+                and abs(left) < 2**64
+                and abs(right) < 64
+            ):
                 raise TooMuchError("it raises a number to a large power")
         elif operator == "*" and isinstance(left, int) and isinstance(right, int):
             if left.bit_length() + right.bit_length() > 4096:
@@ -243,16 +252,17 @@ class Sandbox(ImmutableSandboxedEnvironment):
 class _Compiler(CodeGenerator):
     """Jinja's compiler, where loops count their steps, comparisons look first, and `~` joins by our rule."""
 
-    def visit_For(self, node: nodes.For, frame: Frame) -> None:
+    def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802
         node.iter = nodes.Call(nodes.EnvironmentAttribute("counted"), [node.iter], [], None, None)
         super().visit_For(node, frame)
 
-    def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
-        for side in (node, *node.ops):
+    def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:  # noqa: N802
+        sides: list[Any] = [node, *node.ops]
+        for side in sides:
             side.expr = nodes.Call(nodes.EnvironmentAttribute("compared"), [side.expr], [], None, None)
         super().visit_Compare(node, frame)
 
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
         self.write("environment.concat(str(environment.finalize(part)) for part in (")
         for part in node.nodes:
             self.visit(part, frame)
@@ -263,7 +273,7 @@ class _Compiler(CodeGenerator):
 class _Generation(Extension):
     """The tag `{% generation %}`, by which training code finds the assistant's words. For us it only groups."""
 
-    tags = {"generation"}
+    tags: ClassVar[set[str]] = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno

@@ -25,6 +25,11 @@ class StopStrings:
         self._held = ""
         self.matched: str | None = None  # the stop string that ended the text, once one did
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a stop string ended the text."""
+        return self.matched is not None
+
     def push(self, text: str) -> str:
         """What may be shown, now that `text` has arrived. Nothing any more once a stop string is complete."""
         if self.matched is not None:

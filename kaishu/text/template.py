@@ -13,9 +13,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from kaishu.errors import InvalidMessagesError, InvalidParameterError, InvalidRequestError, KaishuError, TemplateError
+from kaishu.text.channels import THINK_END, THINK_START, Thinking
 from kaishu.text.messages import Json, clean_json, clean_messages, clean_tools
 from kaishu.text.provenance import Marks
 from kaishu.text.tokenizer import read_tokenizer_config
@@ -23,8 +24,6 @@ from kaishu.text.tokenizer import read_tokenizer_config
 if TYPE_CHECKING:
     from types import CodeType
 
-Thinking = Literal["none", "open", "closed"]
-THINK_START, THINK_END = "<think>", "</think>"
 END_OF_PREFIX = "\udfff"  # marks where a continued message ends; outside text can't hold it
 MAX_TEMPLATE_CHARACTERS = 1_000_000
 OWN_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt", "enable_thinking")
@@ -71,13 +70,29 @@ class ChatTemplate:
         self._now = now
         self._sources = dict(sources)
         self._compiled = {name: _compile(name, source, self._marks) for name, source in sources.items()}
+        self._readable = {name: _readable(source) - set(self._special_tokens) for name, source in sources.items()}
 
     @classmethod
     def from_folder(cls, folder: Path, *, control_tokens: Collection[str]) -> ChatTemplate:
-        """Read a model's template: chat_template.jinja, else the field in tokenizer_config.json; further named ones from
-        additional_chat_templates/.
+        """As `find`, for a folder that must have a template.
 
-        raises: TemplateError when there is none or it isn't valid; TokenizerError when tokenizer_config.json is damaged
+        raises: TemplateError when there is none
+        """
+        template = cls.find(folder, control_tokens=control_tokens)
+        if template is None:
+            raise TemplateError(
+                f"{folder} has no chat template.",
+                hint="Use a chat model (its files hold chat_template.jinja, or tokenizer_config.json a chat_template), "
+                "or complete raw text with generate.",
+            )
+        return template
+
+    @classmethod
+    def find(cls, folder: Path, *, control_tokens: Collection[str]) -> ChatTemplate | None:
+        """Read a model's template: chat_template.jinja, else the field chat_template in tokenizer_config.json; further
+        named ones from additional_chat_templates/. None where there is no template: a base model.
+
+        raises: TemplateError when a template isn't valid; TokenizerError when tokenizer_config.json is damaged
         """
         config = read_tokenizer_config(folder)
         sources = _named_templates(config.get("chat_template"), folder)
@@ -86,11 +101,7 @@ class ChatTemplate:
         for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
             sources[path.stem] = _read(path)
         if not sources:
-            raise TemplateError(
-                f"{folder} has no chat template.",
-                hint="Use a chat model (its files hold chat_template.jinja or tokenizer_config.json's chat_template), "
-                "or complete raw text with generate.",
-            )
+            return None
         return cls(sources, control_tokens=control_tokens, special_tokens=_special_tokens(config))
 
     def render(
@@ -174,9 +185,7 @@ class ChatTemplate:
 
     def _check_arguments(self, arguments: Mapping[str, object], name: str) -> dict[str, Any]:
         """Further variables must be ones that the template reads, and none of ours."""
-        from kaishu.text.sandbox import variables_read
-
-        readable = variables_read(self._sources[name]) - set(self._special_tokens) - set(OWN_VARIABLES)
+        readable = self._readable[name]
         for key in arguments:
             if key in OWN_VARIABLES:
                 hint = f"Pass {'thinking' if key == 'enable_thinking' else key} itself instead."
@@ -195,19 +204,22 @@ class ChatTemplate:
         for i, message in enumerate(messages):
             if message["role"] == "system" and i > 0 and message["content"].strip() not in prompt.text:
                 raise InvalidMessagesError(
-                    f"messages[{i}] is a system message that this model's template leaves out; allowed: one, at the start.",
+                    f"messages[{i}] is a system message that this model's template leaves out; "
+                    "allowed: one, at the start.",
                     field=f"messages[{i}]",
                     hint="Put its text into the first message.",
                 )
         if continued and messages[-1]["content"].strip() not in prompt.text:
             raise TemplateError(
                 "The chat template rewrites the final message, so it can't be continued as it stands.",
-                hint=f"Where the message has a thought, write it as the template does: {THINK_START}\\n…\\n{THINK_END}\\n\\n…",
+                hint=f"Write a thought as the template does: {THINK_START}\\n…\\n{THINK_END}\\n\\n…",
             )
 
     def _check_thinking(self, prompt: RenderedPrompt, thinking: bool | None, name: str) -> None:
         if thinking is False and prompt.thinking == "open":
-            raise InvalidParameterError("thinking", False, "true, since this model's template always begins with a thought")
+            raise InvalidParameterError(
+                "thinking", False, "true, since this model's template always begins with a thought"
+            )
         if thinking and prompt.thinking != "open" and "enable_thinking" not in self._sources[name]:
             raise InvalidParameterError("thinking", True, "false, since this model's template has no thinking")
 
@@ -246,8 +258,16 @@ def _compile(name: str, source: str, marks: Marks) -> CodeType:
         raise _failure(name, error) from error
 
 
+def _readable(source: str) -> set[str]:
+    from kaishu.text.sandbox import variables_read
+
+    return variables_read(source) - set(OWN_VARIABLES)
+
+
 def _failure(name: str, error: Exception) -> TemplateError:
-    what = "it recurses without end" if isinstance(error, RecursionError) else str(error).strip() or type(error).__name__
+    what = (
+        "it recurses without end" if isinstance(error, RecursionError) else str(error).strip() or type(error).__name__
+    )
     line = getattr(error, "lineno", None)
     where = f" (line {line})" if line else ""
     return TemplateError(f"The chat template {name!r} fails{where}: {what}.".replace("..", "."))

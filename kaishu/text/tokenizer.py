@@ -17,7 +17,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -36,12 +36,14 @@ class Tokenizer:
     """One model's tokenizer. Immutable after loading; safe to share between threads.
 
     control_tokens: every added token, content to id
+    special_token_ids: those control tokens that are marked special: structure, not text (`<think>` isn't marked)
     eos_token_ids:  what the tokenizer files say ends a turn; config.json and generation_config.json may add to it
     bos_token_id:   the token that starts a text, if the files name one
     pad_token_id:   the token that fills, if the files name one
     """
 
     control_tokens: Mapping[str, int]
+    special_token_ids: frozenset[int]
     eos_token_ids: frozenset[int]
     bos_token_id: int | None
     pad_token_id: int | None
@@ -64,6 +66,7 @@ class Tokenizer:
         contents = sorted((token.content for token in added.values()), key=len, reverse=True)
         self._control_pattern = re.compile("|".join(map(re.escape, contents)) or r"(?!)")
         self.control_tokens = MappingProxyType({token.content: token_id for token_id, token in added.items()})
+        self.special_token_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         eos = self._named(config, "eos_token")
         self.eos_token_ids = frozenset(() if eos is None else (eos,))
         self.bos_token_id = self._named(config, "bos_token")
@@ -91,6 +94,14 @@ class Tokenizer:
                 f"{path} can't be read as a tokenizer: {error}.", hint="Download it again; it may have been cut short."
             ) from error
         return cls(library, read_tokenizer_config(folder))
+
+    @cached_property
+    def special_token_ids(self) -> frozenset[int]:
+        """Control tokens that the tokenizer marks as special: `<|im_start|>` is, `<think>` and `<tool_call>` are not.
+
+        They steer the model and are no part of what it says.
+        """
+        return frozenset(token_id for token_id, token in self._added.items() if token.special)
 
     @cached_property
     def vocab_size(self) -> int:
@@ -138,6 +149,10 @@ class Tokenizer:
         """
         return b"".join(self._bytes_of(ids, skip_control)).decode("utf-8", errors="replace")
 
+    def decoder(self, *, hidden: Collection[int] = ()) -> IncrementalDecoder:
+        """A decoder for one stream of ids. hidden: ids that leave no text."""
+        return IncrementalDecoder(self, hidden=hidden)
+
     def token_bytes(self, token_id: int) -> bytes:
         """One token's own bytes; a character may need the bytes of several tokens.
 
@@ -148,7 +163,9 @@ class Tokenizer:
             return added.content.encode()
         token = self._token(token_id)
         if token is None:
-            raise TokenizerError(f"The tokenizer has no token with id {token_id}; its ids end at {self.vocab_size - 1:,}.")
+            raise TokenizerError(
+                f"The tokenizer has no token with id {token_id}; its ids end at {self.vocab_size - 1:,}."
+            )
         try:
             return bytes(self._bytes_of_letter[letter] for letter in token)
         except KeyError:  # not written in the byte alphabet: the library takes such a token literally, and so do we
@@ -178,7 +195,7 @@ class Tokenizer:
         return ids
 
     def _control_spans(self, text: str, outside: frozenset[int]) -> Iterator[tuple[int, int, int]]:
-        """Where control tokens stand in `text`, as (start, end, id), but for those that begin at a place in `outside`."""
+        """Where control tokens stand in `text`, as (start, end, id), unless it begins at a place in `outside`."""
         position = done = 0
         while match := self._control_pattern.search(text, position):
             position = match.start() + 1
@@ -208,7 +225,7 @@ class Tokenizer:
         return token_id
 
     def _ids_before_text(self, add_bos: object) -> list[int]:
-        """What the tokenizer puts before a text: as add_bos_token says, else as tokenizer.json's post-processor does."""
+        """What stands before every text: as add_bos_token says, else as tokenizer.json's post-processor does."""
         if add_bos is not None:
             return [self.bos_token_id] if add_bos and self.bos_token_id is not None else []
         probe = self._library.encode("a", add_special_tokens=True)
@@ -221,14 +238,15 @@ class IncrementalDecoder:
     A character whose bytes are spread over several tokens is held back until its last byte is there.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_control: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, hidden: Collection[int] = ()) -> None:
+        """hidden: ids that leave no text, such as end tokens"""
         self._tokenizer = tokenizer
-        self._skip_control = skip_control
+        self._hidden = frozenset(hidden)
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_id: int) -> str:
         """The text that this id completes; may be empty. Raises TokenizerError when the id is unknown."""
-        if self._skip_control and token_id in self._tokenizer._control_ids:
+        if token_id in self._hidden:
             return ""
         return self._utf8.decode(self._tokenizer.token_bytes(token_id))
 
