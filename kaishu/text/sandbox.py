@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import BuiltinMethodType, CodeType, MethodType
-from typing import Any, ClassVar
+from typing import Any
 
 from jinja2 import meta, nodes
 from jinja2.compiler import CodeGenerator, Frame
@@ -36,16 +36,17 @@ CPU_SECONDS_PER_CHARACTER = 2e-7  # so that a prompt of 50 million characters ha
 BASE_CHARACTERS = 1_000_000
 CHARACTERS_PER_CHARACTER = 8  # a template may repeat its input, but not without end
 
-FILTERS = frozenset(
-    "abs capitalize count d default dictsort first float format groupby indent int items join last "
-    "length list lower map max min reject rejectattr replace reverse round select selectattr sort string sum "
-    "title trim unique upper wordcount".split()
+FILTERS = (
+    "abs capitalize count d default dictsort first float format groupby indent int items join last length list lower "
+    "map max min reject rejectattr replace reverse round select selectattr sort string sum title trim unique upper "
+    "wordcount"
 )
-ORDERING_FILTERS = frozenset({"dictsort", "groupby", "max", "min", "sort", "unique"})
-TEXT_METHODS = frozenset(
+ORDERING_FILTERS = "dictsort groupby max min sort unique"
+ORDERING_TESTS = "== eq equalto != ne < lt lessthan <= le > gt greaterthan >= ge in"
+TEXT_METHODS = (
     "capitalize casefold count endswith find format format_map index isalnum isalpha isascii isdecimal isdigit "
     "islower isnumeric isspace istitle isupper join lower lstrip partition removeprefix removesuffix replace rfind "
-    "rindex rpartition rsplit rstrip split splitlines startswith strip swapcase title upper".split()
+    "rindex rpartition rsplit rstrip split splitlines startswith strip swapcase title upper"
 )
 
 
@@ -106,9 +107,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
             "indent": self._indent_filter,
         }
         own |= {"tojson": self._tojson, "safe": str, "e": _escape, "escape": _escape}
-        filters: dict[str, Callable[..., Any]] = {name: self.filters[name] for name in FILTERS} | own
-        self.filters = {name: self._bounded(filter_, name in ORDERING_FILTERS) for name, filter_ in filters.items()}
-        self.tests = {name: self._bounded(test, True) for name, test in self.tests.items()}
+        filters: dict[str, Callable[..., Any]] = {name: self.filters[name] for name in FILTERS.split()} | own
+        self.filters = {
+            name: self._bounded(filter_, name in ORDERING_FILTERS.split()) for name, filter_ in filters.items()
+        }
+        tests: dict[str, Any] = self.tests
+        self.tests = {name: self._bounded(test, name in ORDERING_TESTS.split()) for name, test in tests.items()}
         self.globals = {
             "range": safe_range,
             "dict": _make_dict,
@@ -128,7 +132,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     # What templates may reach.
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        if isinstance(obj, str) and attr not in TEXT_METHODS:
+        if isinstance(obj, str) and attr not in TEXT_METHODS.split():
             return False
         return super().is_safe_attribute(obj, attr, value)
 
@@ -273,7 +277,7 @@ class _Compiler(CodeGenerator):
 class _Generation(Extension):
     """The tag `{% generation %}`, by which training code finds the assistant's words. For us it only groups."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno

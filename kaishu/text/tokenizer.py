@@ -15,7 +15,6 @@ Qwen's tokenizer normalises to NFC: ordinary text decodes back to its NFC form, 
 from __future__ import annotations
 
 import codecs
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -24,6 +23,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kaishu.errors import InvalidRequestError, TokenizerError, and_more
+from kaishu.json_fields import read_json_object
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken
@@ -94,14 +94,6 @@ class Tokenizer:
                 f"{path} can't be read as a tokenizer: {error}.", hint="Download it again; it may have been cut short."
             ) from error
         return cls(library, read_tokenizer_config(folder))
-
-    @cached_property
-    def special_token_ids(self) -> frozenset[int]:
-        """Control tokens that the tokenizer marks as special: `<|im_start|>` is, `<think>` and `<tool_call>` are not.
-
-        They steer the model and are no part of what it says.
-        """
-        return frozenset(token_id for token_id, token in self._added.items() if token.special)
 
     @cached_property
     def vocab_size(self) -> int:
@@ -276,15 +268,7 @@ def check_text(text: str, *, field: str) -> None:
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:
     """The content of tokenizer_config.json, or {} where there is none. Raises TokenizerError when it is damaged."""
     path = folder / "tokenizer_config.json"
-    if not path.is_file():
-        return {}
-    try:
-        config = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise TokenizerError(f"{path} isn't valid JSON: {error}.", hint="Download it again.") from error
-    if not isinstance(config, dict):
-        raise TokenizerError(f"{path} holds a {type(config).__name__}; allowed: a JSON object.")
-    return config
+    return read_json_object(path, TokenizerError) if path.is_file() else {}
 
 
 def _require_byte_level(library: Library) -> None:
