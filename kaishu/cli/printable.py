@@ -1,0 +1,38 @@
+"""Text from outside, made safe for a terminal.
+
+Owns one rule: a control character that came from a model, a file or a message is shown, never sent. Otherwise an escape
+sequence in a model's answer or in a checkpoint's tensor name could move the cursor, retitle the window or write to the
+clipboard. Used wherever the command line prints what it didn't write itself; exact text is what `--json` is for.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+_C0 = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}  # ESC → ␛
+_C1 = {
+    code: f"\\x{code:02x}" for code in range(0x80, 0xA0)
+}  # some terminals obey these eight-bit forms of ESC-something
+_SHOWN = {**_C0, 0x7F: "\u2421", **_C1}
+
+_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in (0x7F, *range(0x80, 0xA0), 0x2028, 0x2029)}
+
+
+def printable(text: str) -> str:
+    """Show control characters instead of sending them; newlines and tabs pass. Works piece by piece.
+
+    text:   anything
+    return: the same with C0 controls as ␀…␟, DEL as ␡ and C1 controls as \\x80…\\x9f
+    """
+    return text.translate(_SHOWN)
+
+
+def printable_json(value: Any) -> str:
+    """JSON with readable Chinese, and with every control character escaped, so that the terminal sees none.
+
+    value:  what json.dumps takes
+    return: indented text without a final newline
+    """
+    # json.dumps escapes C0; outside strings JSON has none of these characters, so escaping afterwards is still JSON.
+    return json.dumps(value, ensure_ascii=False, indent=2).translate(_JSON_ESCAPES)

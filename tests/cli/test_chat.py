@@ -1,0 +1,169 @@
+"""Whole chats over a scripted model: in a pipe and as a session."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+
+import pytest
+from rich.console import Console
+
+from kaishu.cli.chat import answer_once, converse
+from kaishu.cli.chat_commands import Chat
+from kaishu.cli.chat_session import Session
+from kaishu.errors import ContextLengthError
+
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+
+
+def talk(llm, messages, session=None, *, fold=True):
+    """Run a session over these messages; give back its end state and the screen."""
+    console = Console(file=io.StringIO(), width=200)
+    chat = Chat(
+        session or Session("tiny"), console, context_tokens=llm.context_tokens, description="scripted", fold=fold
+    )
+    rest = iter(messages)
+    converse(llm, chat, lambda: next(rest, None))
+    return chat, console.file.getvalue()
+
+
+def prompt_of(llm, number: int) -> str:
+    """A prompt that the model was given."""
+    return llm.tokenizer.decode(llm.executor._next_token.prompts[number])
+
+
+def test_a_question_gets_its_answer_and_the_next_one_sees_both(scripted_llm):
+    llm = scripted_llm("42", "7")
+    chat, screen = talk(llm, ["12+30=?", "and 3+4?"])
+    assert [turn["content"] for turn in chat.session.turns] == ["12+30=?", "42", "and 3+4?", "7"]
+    assert screen.startswith("42\n3 tokens · ")
+    assert "12+30=?<|im_end|>\n<|im_start|>assistant\n42<|im_end|>" in prompt_of(llm, 1)
+
+
+def test_thinking_folds_and_can_be_shown(scripted_llm):
+    chat, screen = talk(scripted_llm("<think>\ncarry the 1\n</think>\n\n42"), ["12+30=?", "/thoughts"])
+    assert "▸ thought for" in screen
+    assert screen.endswith("carry the 1\n")
+    assert chat.session.turns[-1] == {"role": "assistant", "content": "42", "reasoning_content": "carry the 1"}
+    _, unfolded = talk(scripted_llm("<think>\ncarry the 1\n</think>\n\n42"), ["12+30=?"], fold=False)
+    assert unfolded.startswith("carry the 1\n\n42\n")
+
+
+def test_nothink_reaches_the_template(scripted_llm):
+    llm = scripted_llm("42", "43")
+    talk(llm, ["/nothink", "12+30=?", "/think", "again"])
+    assert "<think>\n\n</think>" in prompt_of(llm, 0)
+    assert not prompt_of(llm, 1).endswith("</think>\n\n")
+
+
+def test_settings_reach_the_sampler(scripted_llm):
+    _, screen = talk(scripted_llm("one two three"), ["/set max_tokens 3", "count"])
+    assert "one\n3 tokens" in screen
+    assert "cut short" in screen
+
+
+def test_a_wrong_command_or_setting_leaves_the_session_going(scripted_llm):
+    chat, screen = talk(scripted_llm("fine"), ["/set temperature -1", "/set temprature 1", "/nope", "/load none", "hi"])
+    assert "temperature is -1; allowed" in screen
+    assert "Did you mean temperature?" in screen
+    assert "There is no command /nope." in screen
+    assert chat.session.turns[-1]["content"] == "fine"
+
+
+def test_a_message_that_does_not_fit_is_taken_back_and_the_session_goes_on(scripted_llm):
+    chat, screen = talk(scripted_llm("fine"), ["x" * 600, "hi"])
+    assert "but the context holds 512" in screen
+    assert [turn["content"] for turn in chat.session.turns] == ["hi", "fine"]
+
+
+def test_two_slashes_send_a_message_that_starts_with_one(scripted_llm):
+    chat, _ = talk(scripted_llm("a path", "a path"), ["//help me", "/usr/bin?"])
+    assert [turn["content"] for turn in chat.session.turns[::2]] == ["/help me", "/usr/bin?"]
+
+
+def test_a_tool_call_is_shown_answered_and_goes_on(scripted_llm):
+    llm = scripted_llm(CALL, "Sunny.")
+    chat, screen = talk(llm, ["weather in Paris?", "/tool", "/tool 24 degrees"], Session("tiny", tools=[TOOL]))
+    assert '→ weather {"city": "Paris"}\n' in screen
+    assert 'Waiting for a result: weather {"city": "Paris"}' in screen
+    assert screen.count("Sunny.") == 1
+    assert [turn["role"] for turn in chat.session.turns] == ["user", "assistant", "tool", "assistant"]
+    assert "24 degrees" in prompt_of(llm, 1)
+
+
+def test_control_sequences_of_the_model_do_not_reach_the_screen(scripted_llm):
+    _, screen = talk(scripted_llm("\x1b]0;owned\x07 [red]x[/red]"), ["hi"])
+    assert screen.startswith("␛]0;owned␇ [red]x[/red]\n")
+
+
+class InterruptedAt:
+    """A model during whose answer somebody presses Ctrl-C."""
+
+    def __init__(self, llm, presses_at: dict[int, int]):
+        self._llm, self._presses_at, self.closed = llm, presses_at, 0
+
+    def __getattr__(self, name):
+        return getattr(self._llm, name)
+
+    def stream_chat(self, *arguments, **options):
+        try:
+            for number, delta in enumerate(self._llm.stream_chat(*arguments, **options)):
+                for _ in range(self._presses_at.get(number, 0)):
+                    signal.raise_signal(signal.SIGINT)
+                yield delta
+        finally:
+            self.closed += 1
+            self._presses_at = {}
+
+
+def test_ctrl_c_stops_the_answer_keeps_what_was_said_and_the_session_goes_on(scripted_llm):
+    llm = InterruptedAt(scripted_llm("one two three", "fine"), {3: 1})
+    chat, screen = talk(llm, ["count", "hi"])
+    assert screen.startswith("one \nstopped\nfine\n")
+    assert [turn["content"] for turn in chat.session.turns] == ["count", "one ", "hi", "fine"]
+    assert llm.closed == 2
+
+
+def test_ctrl_c_before_anything_was_said_takes_the_question_back(scripted_llm):
+    llm = InterruptedAt(scripted_llm("<think>\nlong thought", "fine"), {2: 1})
+    chat, screen = talk(llm, ["count", "hi"])
+    assert "taken back" in screen
+    assert [turn["content"] for turn in chat.session.turns] == ["hi", "fine"]
+
+
+def test_a_second_ctrl_c_breaks_in(scripted_llm):
+    llm = InterruptedAt(scripted_llm("one two three", "fine"), {2: 2})
+    chat, screen = talk(llm, ["count", "hi"])
+    assert screen.startswith("on\nstopped\nfine\n")
+    assert [turn["content"] for turn in chat.session.turns] == ["count", "on", "hi", "fine"]
+
+
+def test_leaving(scripted_llm):
+    chat, _ = talk(scripted_llm("never"), ["/exit", "hi"])
+    assert chat.session.turns == []
+
+
+def test_a_pipe_gets_the_answer_alone(scripted_llm, capsys):
+    answer_once(scripted_llm("<think>\nhm\n</think>\n\n42"), Session("tiny"), "12+30=?\n")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("42\n", "")
+
+
+def test_a_pipe_shows_tool_calls(scripted_llm, capsys):
+    answer_once(scripted_llm(CALL), Session("tiny", tools=[TOOL]), "weather?")
+    assert capsys.readouterr().out == 'weather {"city": "Paris"}\n'
+
+
+def test_a_question_that_does_not_fit_a_pipe_is_an_error(scripted_llm):
+    with pytest.raises(ContextLengthError):
+        answer_once(scripted_llm(), Session("tiny"), "x" * 600)
+
+
+def test_a_saved_session_says_what_was_said(scripted_llm, tmp_path):
+    talk(scripted_llm("你好！"), ["你好", f"/save {tmp_path}/chat.json"])
+    assert [turn["content"] for turn in json.loads((tmp_path / "chat.json").read_text())["messages"]] == [
+        "你好",
+        "你好！",
+    ]

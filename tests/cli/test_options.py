@@ -1,0 +1,60 @@
+"""The shared options: one for each field, and the same errors as everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import get_args
+
+import pytest
+
+from kaishu.cli.options import MODEL_OPTIONS, SAMPLING_OPTIONS, ModelOptions, parse_logit_bias
+from kaishu.errors import InvalidParameterError
+from kaishu.sampling import SamplingParams
+
+NOTHING = {name: False if name == "ignore_eos" else None for name in SAMPLING_OPTIONS.options}
+
+
+def test_every_sampling_field_has_an_option():
+    assert set(SAMPLING_OPTIONS.options) == {field.name for field in fields(SamplingParams)}
+
+
+def test_what_is_not_given_is_left_to_the_model():
+    assert SAMPLING_OPTIONS.gather(**NOTHING) == SamplingParams()
+    assert MODEL_OPTIONS.gather(weights=None, device=None, threads=None, context=None) == ModelOptions()
+
+
+def test_what_is_given_arrives():
+    given = {
+        "temperature": 0.0, "top_k": 1, "top_p": 0.5, "min_p": 0.1, "repetition_penalty": 1.1, "presence_penalty": 0.2,
+        "frequency_penalty": 0.3, "seed": 0, "max_tokens": 9, "min_tokens": 2, "stop": ["a", "b"], "stop_token_ids": [7],
+        "ignore_eos": True, "logit_bias": ["3=-5", "4=1.5"], "logprobs": 0,
+    }  # fmt: skip
+    expected = SamplingParams(**{**given, "logit_bias": {3: -5.0, 4: 1.5}})
+    assert SAMPLING_OPTIONS.gather(**given) == expected
+    assert MODEL_OPTIONS.gather(weights="bf16", device="cpu", threads=1, context=64) == ModelOptions(
+        "bf16", "cpu", 1, 64
+    )
+
+
+def test_an_error_calls_the_option_as_the_user_wrote_it():
+    with pytest.raises(InvalidParameterError, match=r"^--top-p is 1\.5; allowed: a number from 0 to 1\.$"):
+        SAMPLING_OPTIONS.gather(**{**NOTHING, "top_p": 1.5})
+    with pytest.raises(InvalidParameterError, match="^--stop-token-id is -1"):
+        SAMPLING_OPTIONS.gather(**{**NOTHING, "stop_token_ids": [-1]})
+
+
+@pytest.mark.parametrize("entry", ["", "5", "a=1", "5=x", "=", "5=1=2"])
+def test_a_bias_of_another_form_is_an_error(entry):
+    with pytest.raises(InvalidParameterError, match="ID=VALUE"):
+        parse_logit_bias([entry])
+
+
+def test_a_bias_given_twice_is_an_error():
+    with pytest.raises(InvalidParameterError, match="each token id once"):
+        parse_logit_bias(["5=1", "5=2"])
+
+
+def test_every_option_says_what_it_does():
+    for group in (MODEL_OPTIONS, SAMPLING_OPTIONS):
+        for kind in group.options.values():
+            assert get_args(kind)[1].help.endswith((".", "output."))
