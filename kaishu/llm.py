@@ -59,6 +59,8 @@ class LLM:
     ) -> None:
         _check_choice("executor", executor, ("auto", "reference"))
         _check_choice("weights", weights, ("auto", "float32", "bf16"))
+        if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
+            raise InvalidParameterError("threads", threads, "a whole number of at least 1")
         self.checkpoint: Checkpoint = open_checkpoint(resolve(str(model), progress=progress))
         self.config: ModelConfig = self.checkpoint.config
         self.context_tokens = _checked_context(context_tokens, self.config.max_position_embeddings)
@@ -171,11 +173,11 @@ class LLM:
             yield delta
         assert generation.finish_reason is not None
         answer = collector.result()
-        called = generation.finish_reason == "stop" and bool(answer.tool_calls)
+        called = generation.finish_reason == "stop" and any(call.is_whole for call in answer.tool_calls)
         yield ChatEnd(
             ChatCompletion(
                 content=answer.content,
-                reasoning=answer.reasoning,
+                reasoning=answer.reasoning or "",
                 tool_calls=answer.tool_calls,
                 finish_reason="tool_calls" if called else generation.finish_reason,
                 token_ids=tuple(generation.token_ids),
