@@ -91,6 +91,18 @@ def test_tables_are_right_up_to_the_last_position_in_any_dtype(dtype):
     assert (tables.sin.double() - phases.sin()).abs().max() <= tolerance
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_far_tables_equal_transformers(dtype):
+    config = transformers.Qwen3Config(head_dim=128, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+    positions = torch.arange(LAST_POSITION - 999, LAST_POSITION + 1, dtype=torch.int32)
+    # The module itself stays float32: its own `.to(bfloat16)` would cast the frequencies, which is the mistake to avoid.
+    cos, sin = Qwen3RotaryEmbedding(config)(torch.zeros(1, dtype=dtype), positions[None])
+    tables = rotary_tables(positions, rope_frequencies(RopeConfig(theta=1e6), 128), 1.0, dtype)
+    for ours, theirs in ((tables.cos, cos[0]), (tables.sin, sin[0])):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1 / 256)
+        assert (ours - theirs).abs().mean() < 1e-4
+
+
 def test_neighbouring_far_positions_differ_in_bfloat16():
     """If phases were bfloat16, positions 131,070 and 131,071 would be one."""
     positions = torch.tensor([LAST_POSITION - 1, LAST_POSITION], dtype=torch.int32)

@@ -1,0 +1,104 @@
+"""How a model is built: which tensors, how often, in which dtype, on which device; and what an observer sees."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kaishu.batch import SequenceTokens, pack
+from kaishu.config import ModelConfig
+from kaishu.errors import InvalidParameterError
+from kaishu.reference.caches import RecomputeCache
+from kaishu.reference.model import Model
+from tests.reference.parity import CheckpointInMemory, our_logits, random_ids, their_logits, their_model
+
+
+def in_memory(folder: Path) -> CheckpointInMemory:
+    from safetensors.torch import load_file
+
+    return CheckpointInMemory(ModelConfig.from_folder(folder), load_file(folder / "model.safetensors"))
+
+
+@pytest.mark.parametrize("kind", ["dense_tied", "dense_untied", "moe", "qwen2", "llama_biased"])
+def test_each_tensor_is_read_exactly_once(kind, tiny_checkpoint):
+    checkpoint = in_memory(tiny_checkpoint(kind))
+    Model.from_checkpoint(checkpoint)
+    assert sorted(checkpoint.reads) == sorted(checkpoint.tensors)
+
+
+def test_a_tied_head_is_the_embedding_itself(tiny_model):
+    assert tiny_model("dense_tied").lm_head.weight is tiny_model("dense_tied").embed_tokens
+    untied = tiny_model("dense_untied")
+    assert not torch.equal(untied.lm_head.weight, untied.embed_tokens)
+
+
+@pytest.mark.parametrize("kind", ["dense_tied", "moe_tied"])
+def test_a_tied_model_that_also_stores_a_head_uses_the_embedding_as_transformers_does(kind, tiny_checkpoint):
+    checkpoint = in_memory(tiny_checkpoint(kind))
+    tensors = {name: stored.tensor for name, stored in checkpoint.tensors.items()}
+    tensors["lm_head.weight"] = torch.randn(320, 64)
+    model = Model.from_checkpoint(CheckpointInMemory(checkpoint.config, tensors))
+    ids = random_ids(320, 9)
+    expected = their_logits(their_model(tiny_checkpoint(kind)), ids)
+    torch.testing.assert_close(our_logits(model, ids), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("stored", ["float32", "bfloat16", "float16"])
+def test_files_in_any_dtype_become_the_dtype_asked_for(stored, tiny_checkpoint):
+    from safetensors.torch import load_file
+
+    from tests.reference.parity import our_model
+
+    folder = tiny_checkpoint("dense_tied", dtype=stored)
+    name = "model.layers.1.self_attn.q_proj.weight"
+    expected = load_file(folder / "model.safetensors")[name]
+    for dtype in ("float32", "bfloat16"):
+        weight = our_model(folder, dtype=dtype).layers[1].self_attn.q_proj.weight
+        assert torch.equal(weight, expected.to(getattr(torch, dtype)))
+
+
+def test_frequencies_stay_float32_in_a_bfloat16_model(tiny_model):
+    low, full = tiny_model("dense_tied", dtype="bfloat16"), tiny_model("dense_tied")
+    assert low.rope_frequencies.dtype == torch.float32
+    assert torch.equal(low.rope_frequencies, full.rope_frequencies)
+
+
+@pytest.mark.parametrize(
+    "field, value", [("device", "abacus"), ("device", "cuda:977"), ("dtype", "float64"), ("attention", "flash")]
+)
+def test_a_choice_that_does_not_exist_names_its_field(field, value, tiny_checkpoint):
+    with pytest.raises(InvalidParameterError, match=f"{field} is '{value}'; allowed: ") as caught:
+        Model.from_checkpoint(in_memory(tiny_checkpoint("dense_tied")), **{field: value})
+    assert caught.value.field == field
+
+
+def test_an_observer_sees_every_stage_in_order_and_changes_nothing(tiny_model):
+    model, seen = tiny_model("moe"), {}
+    batch = pack([SequenceTokens([1, 2, 3, 4], 0, (), wants_logits=range(4))])
+    logits = model.forward(batch, RecomputeCache(), observe=seen.__setitem__)
+    layers = [f"layers.{i}{part}" for i in range(3) for part in (".attention", ".feed_forward", "")]
+    assert list(seen) == ["embed_tokens", *layers, "norm", "logits"]
+    torch.testing.assert_close(
+        seen["layers.1"], seen["layers.0"] + seen["layers.1.attention"] + seen["layers.1.feed_forward"]
+    )
+    assert seen["logits"] is logits and torch.equal(logits, model.forward(batch, RecomputeCache()))
+
+
+def test_no_gradient_is_recorded(tiny_model):
+    model = tiny_model("dense_tied")
+    assert not model.forward(pack([SequenceTokens([1], 0)]), RecomputeCache()).requires_grad
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not (torch.cuda.is_available() or torch.backends.mps.is_available()), reason="needs an accelerator")
+@pytest.mark.parametrize("attention", ["explicit", "sdpa"])
+@pytest.mark.parametrize("kind", ["dense_tied", "moe", "sliding_window"])
+def test_an_accelerator_gives_the_cpus_logits(kind, attention, tiny_checkpoint, tiny_model):
+    from kaishu.reference.executor import ReferenceExecutor
+    from tests.reference.parity import our_model
+
+    device = "cuda" if torch.cuda.is_available() else "mps"
+    executor = ReferenceExecutor(our_model(tiny_checkpoint(kind), device=device, attention=attention), num_pages=4)
+    ids = random_ids(320, 40)
+    found = executor.step(pack([SequenceTokens(ids, 0, [3, 0, 2], wants_logits=range(40))]))
+    torch.testing.assert_close(torch.from_numpy(found), our_logits(tiny_model(kind), ids), rtol=0, atol=1e-3)
