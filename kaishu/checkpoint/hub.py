@@ -1,0 +1,101 @@
+"""A name → a local folder.
+
+Owns what a name may mean, and in which order: the bundled model, a folder, a model on a hub. Knows nothing of what is
+in the folder. Hands over to huggingface.py or modelscope.py; its answer goes to open.py and to the tokenizer.
+
+    tiny                               the model that comes with Kaishu
+    ./folder  /folder  ~/folder        a folder on this machine (any name, if such a folder exists)
+    Qwen/Qwen3-0.6B                    a model on Hugging Face (or where KAISHU_HUB says)
+    Qwen/Qwen3-0.6B@v1.0               ... a branch, tag or commit of it
+    modelscope:Qwen/Qwen3-0.6B         a model on ModelScope; huggingface: is possible too
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import os
+import re
+from pathlib import Path
+
+from kaishu.checkpoint.download import Progress
+from kaishu.config import folder_contents
+from kaishu.errors import CheckpointError, InvalidParameterError, ModelNotFoundError
+
+__all__ = ["BUNDLED", "Progress", "resolve"]
+
+BUNDLED = "tiny"
+_HUBS = ("huggingface", "modelscope")
+_HUB_NAME = re.compile(r"(?:(?P<hub>\w+):)?(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>[\w.-]+(?:/[\w.-]+)*))?")
+_WHAT_NAMES_ARE = "A name is `tiny`, a folder with config.json in it, or a model on a hub, such as Qwen/Qwen3-0.6B."
+
+
+def resolve(name: str, *, progress: Progress | None = None, refresh: bool = False) -> Path:
+    """Find the folder that a name means, downloading it if need be.
+
+    name:     as in the table above
+    progress: called with (bytes done, bytes in all) while weights arrive
+    refresh:  ask the hub for a newer version even if the model is in the cache; without it, a cached model needs no
+              network and starts at once
+    return:   a folder with config.json in it
+    raises:   ModelNotFoundError, HubUnavailableError, CheckpointError
+    """
+    if name == BUNDLED:
+        return _bundled()
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _model_folder(path)
+    if path.exists():
+        raise _is_a_file(path)
+    match = _HUB_NAME.fullmatch(name)
+    if match is None or ".." in name:
+        looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+        found = "There is no such folder" if looks_like_path else f"{name!r} is neither a folder nor a model's name"
+        raise ModelNotFoundError(f"{found}: {path}." if looks_like_path else f"{found}.", hint=_WHAT_NAMES_ARE)
+    source = match["hub"] or os.environ.get("KAISHU_HUB") or _HUBS[0]
+    if source not in _HUBS:
+        raise InvalidParameterError("model" if match["hub"] else "KAISHU_HUB", source, f"{' or '.join(_HUBS)}")
+    return _from_hub(source, match["name"], match["revision"], progress, refresh)
+
+
+def _from_hub(source: str, name: str, revision: str | None, progress: Progress | None, refresh: bool) -> Path:
+    if source == "modelscope":
+        from kaishu.checkpoint import modelscope
+
+        revision = revision or "master"
+        cached = None if refresh else modelscope.cached_folder(name, revision)
+        return cached or modelscope.fetch(name, revision, progress)
+    from kaishu.checkpoint import huggingface
+
+    revision = revision or "main"
+    cached = None if refresh else huggingface.cached_folder(name, revision)
+    return cached or huggingface.fetch(name, revision, progress)
+
+
+def _bundled() -> Path:
+    folder = Path(str(importlib.resources.files("kaishu").joinpath("models", BUNDLED)))
+    if not (folder / "config.json").is_file():
+        raise ModelNotFoundError(
+            f"This installation of Kaishu lacks its bundled model ({folder}).", hint="Install it again."
+        )
+    return folder
+
+
+def _model_folder(folder: Path) -> Path:
+    if (folder / "config.json").exists():
+        return folder
+    contents = folder_contents(folder)
+    if any(entry.suffix == ".gguf" for entry in folder.iterdir()):
+        from kaishu.checkpoint.shards import GGUF_HINT
+
+        raise CheckpointError(f"{folder} holds GGUF, not a Hugging Face model: {contents}.", hint=GGUF_HINT)
+    raise ModelNotFoundError(f"{folder} has no config.json. It holds: {contents}.", hint=_WHAT_NAMES_ARE)
+
+
+def _is_a_file(path: Path) -> Exception:
+    from kaishu.checkpoint.shards import GGUF_HINT, PICKLE_HINT, PICKLE_SUFFIXES
+
+    if path.suffix == ".gguf":
+        return CheckpointError(f"{path} is a GGUF file.", hint=GGUF_HINT)
+    if path.suffix in PICKLE_SUFFIXES:
+        return CheckpointError(f"{path} is a pickle, which is not opened.", hint=PICKLE_HINT)
+    return ModelNotFoundError(f"{path} is a file; allowed: the folder that it is in.", hint=_WHAT_NAMES_ARE)

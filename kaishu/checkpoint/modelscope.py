@@ -1,0 +1,104 @@
+"""A model from ModelScope (魔搭), by its public HTTP API.
+
+Owns the two addresses of that API and a cache of our own, `~/.cache/kaishu/modelscope/ORG/NAME/REVISION/` (under
+XDG_CACHE_HOME where that is set). Knows nothing of what is in the files. Honours MODELSCOPE_ENDPOINT, and
+HF_HUB_OFFLINE, because offline means offline. Used by hub.py.
+
+    GET /api/v1/models/ORG/NAME/repo/files?Revision=master&Recursive=true   → the files, their sizes and SHA-256
+    GET /api/v1/models/ORG/NAME/repo?Revision=master&FilePath=config.json   → one file; Range is honoured
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from kaishu.checkpoint.download import (
+    OFFLINE_HINT,
+    Progress,
+    RemoteFile,
+    StatusError,
+    TransferMeter,
+    download,
+    get_json,
+    is_complete,
+    needed_files,
+    refused,
+    unavailable,
+)
+from kaishu.errors import HubUnavailableError, ModelNotFoundError
+
+DEFAULT_ENDPOINT = "https://www.modelscope.cn"
+_HEADERS = {"User-Agent": "kaishu"}
+_MAX_FILE_BYTES = 1 << 44
+_PERMISSION = "Models that need a login can't be fetched from ModelScope; download it there and give the folder."
+
+
+def cache_folder(name: str, revision: str) -> Path:
+    """Where a model is kept, whether it is there or not."""
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(home).expanduser() / "kaishu" / "modelscope" / name / revision.replace("/", "--")
+
+
+def cached_folder(name: str, revision: str) -> Path | None:
+    """The model in the local cache, if it is whole. Asks no network."""
+    folder = cache_folder(name, revision)
+    return folder if is_complete(folder) else None
+
+
+def fetch(name: str, revision: str, progress: Progress | None) -> Path:
+    """Download what is missing of a model.
+
+    name:     "Qwen/Qwen3-0.6B"
+    revision: a branch or a tag; "master" is the usual one
+    return:   its folder in the cache
+    raises:   ModelNotFoundError, HubUnavailableError, CheckpointError
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # the HTTP library's own
+
+    endpoint = (os.environ.get("MODELSCOPE_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
+    if constants.HF_HUB_OFFLINE:
+        raise HubUnavailableError(
+            f"{name} is not in the local cache, and HF_HUB_OFFLINE forbids asking {endpoint}.", hint=OFFLINE_HINT
+        )
+    api = f"{endpoint}/api/v1/models/{name}/repo"
+    try:
+        answer = get_json(f"{api}/files?{urlencode({'Revision': revision, 'Recursive': 'true'})}", _HEADERS)
+        files = _listed(answer, name, revision, endpoint)
+        folder = cache_folder(name, revision)
+        needed = [files[path] for path in needed_files(files, name)]
+        meter = TransferMeter(sum(file["Size"] for file in needed), progress)
+        for file in needed:
+            url = f"{api}?{urlencode({'Revision': revision, 'FilePath': file['Path']})}"
+            remote = RemoteFile(file["Path"], url, file["Size"], file.get("Sha256") or None, _HEADERS)
+            download(remote, folder / file["Path"], meter)
+    except StatusError as problem:
+        if problem.status in (401, 403, 404):
+            raise refused(name, endpoint, problem.status, how=_PERMISSION) from None
+        raise unavailable(name, endpoint, f"it answers {problem.status}") from None
+    except (HTTPError, OSError) as problem:
+        raise unavailable(name, endpoint, str(problem) or type(problem).__name__) from None
+    return folder
+
+
+def _listed(answer: dict[str, Any], name: str, revision: str, endpoint: str) -> dict[str, dict[str, Any]]:
+    """The files in the API's answer, by path; each with a Path, a Size and perhaps a Sha256."""
+    data = answer.get("Data")
+    entries = data.get("Files") if isinstance(data, dict) else None
+    if answer.get("Code") != 200 or not isinstance(entries, list):
+        said = str(answer.get("Message") or answer.get("Code"))[:200]
+        raise ModelNotFoundError(f"{endpoint} has no model {name} with a revision {revision!r}; it says: {said}.")
+    files = {}
+    for entry in entries:
+        if not isinstance(entry, dict) or entry.get("Type") == "tree":
+            continue
+        path, size = entry.get("Path"), entry.get("Size")
+        if not isinstance(path, str) or isinstance(size, bool) or not isinstance(size, int):
+            raise unavailable(name, endpoint, "its list of files has an entry without a path or a size")
+        if not 0 <= size <= _MAX_FILE_BYTES:
+            raise unavailable(name, endpoint, f"it says that {path[:100]!r} has {size:,} bytes")
+        files[path] = entry
+    return files
