@@ -15,12 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kaishu.config import ModelConfig
-
-from .linear import Linear, linear
-from .norm import rms_norm
-from .rope import rotate
-from .step import Step
-from .weights import WeightReader
+from kaishu.reference.linear import Linear, linear
+from kaishu.reference.norm import rms_norm
+from kaishu.reference.rope import rotate
+from kaishu.reference.step import Step
+from kaishu.reference.weights import WeightReader
 
 
 @dataclass(frozen=True)

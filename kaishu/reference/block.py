@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from kaishu.config import ModelConfig
-
-from .attention import Attention, attention
-from .experts import Experts, mixture_of_experts
-from .feed_forward import FeedForward, feed_forward
-from .norm import rms_norm
-from .step import Step
-from .weights import WeightReader
+from kaishu.reference.attention import Attention, attention
+from kaishu.reference.experts import Experts, mixture_of_experts
+from kaishu.reference.feed_forward import FeedForward, feed_forward
+from kaishu.reference.norm import rms_norm
+from kaishu.reference.step import Step
+from kaishu.reference.weights import WeightReader
 
 
 @dataclass(frozen=True)

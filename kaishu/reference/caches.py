@@ -20,7 +20,7 @@ from torch import Tensor
 from kaishu.batch import TokenBatch
 
 if TYPE_CHECKING:
-    from .model import Model
+    from kaishu.reference.model import Model
 
 
 class Cache(Protocol):

@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from kaishu.batch import TokenBatch
-
-from .caches import PagedCache
-from .model import Model
+from kaishu.reference.caches import PagedCache
+from kaishu.reference.model import Model
 
 
 class ReferenceExecutor:

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from kaishu.config import ExpertsConfig
-
-from .feed_forward import FeedForward, feed_forward
-from .linear import Linear, linear
-from .weights import WeightReader
+from kaishu.reference.feed_forward import FeedForward, feed_forward
+from kaishu.reference.linear import Linear, linear
+from kaishu.reference.weights import WeightReader
 
 
 @dataclass(frozen=True)

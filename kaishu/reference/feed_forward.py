@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from .linear import Linear, linear
-from .weights import WeightReader
+from kaishu.reference.linear import Linear, linear
+from kaishu.reference.weights import WeightReader
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from kaishu.batch import SequenceTokens, pack
-
-from .caches import Cache
-from .model import Model
+from kaishu.reference.caches import Cache
+from kaishu.reference.model import Model
 
 
 def greedy(logits: Tensor) -> int:

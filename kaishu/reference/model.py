@@ -16,14 +16,13 @@ from torch import Tensor
 from kaishu.batch import TokenBatch
 from kaishu.config import ModelConfig
 from kaishu.errors import InvalidParameterError
-
-from .block import DecoderBlock, decoder_block
-from .caches import Cache
-from .linear import Linear, linear
-from .norm import rms_norm
-from .rope import rope_attention_factor, rope_frequencies, rotary_tables
-from .step import AttentionKind, Observe, Step
-from .weights import DtypeName, WeightReader, torch_device, torch_dtype
+from kaishu.reference.block import DecoderBlock, decoder_block
+from kaishu.reference.caches import Cache
+from kaishu.reference.linear import Linear, linear
+from kaishu.reference.norm import rms_norm
+from kaishu.reference.rope import rope_attention_factor, rope_frequencies, rotary_tables
+from kaishu.reference.step import AttentionKind, Observe, Step
+from kaishu.reference.weights import DtypeName, WeightReader, torch_device, torch_dtype
 
 if TYPE_CHECKING:
     from kaishu.checkpoint import Checkpoint

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from kaishu.batch import TokenBatch
 from kaishu.config import ModelConfig
-
-from .caches import Cache
-from .rope import RotaryTables
+from kaishu.reference.caches import Cache
+from kaishu.reference.rope import RotaryTables
 
 AttentionKind = Literal["explicit", "sdpa"]
 Observe = Callable[[str, Tensor], None]

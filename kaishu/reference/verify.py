@@ -19,10 +19,9 @@ from torch import Tensor
 from kaishu.batch import SequenceTokens, pack
 from kaishu.config import ModelConfig
 from kaishu.errors import InvalidParameterError, MissingDependencyError
-
-from .caches import RecomputeCache
-from .model import Model
-from .weights import DtypeName, torch_dtype
+from kaishu.reference.caches import RecomputeCache
+from kaishu.reference.model import Model
+from kaishu.reference.weights import DtypeName, torch_dtype
 
 Stages = Mapping[str, Tensor]
 

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from kaishu.errors import InvalidParameterError
-
-from .linear import Linear
+from kaishu.reference.linear import Linear
 
 if TYPE_CHECKING:
     from kaishu.checkpoint import StoredTensor

@@ -10,7 +10,7 @@ from kaishu.config import ModelConfig
 from kaishu.errors import InvalidParameterError
 from kaishu.reference.caches import RecomputeCache
 from kaishu.reference.model import Model
-from tests.reference.parity import CheckpointInMemory, our_logits, random_ids, their_logits, their_model
+from tests.reference.parity import CheckpointInMemory, our_logits, our_model, random_ids, their_logits, their_model
 
 
 def in_memory(folder: Path) -> CheckpointInMemory:
@@ -33,21 +33,23 @@ def test_a_tied_head_is_the_embedding_itself(tiny_model):
 
 
 @pytest.mark.parametrize("kind", ["dense_tied", "moe_tied"])
-def test_a_tied_model_that_also_stores_a_head_uses_the_embedding_as_transformers_does(kind, tiny_checkpoint):
-    checkpoint = in_memory(tiny_checkpoint(kind))
-    tensors = {name: stored.tensor for name, stored in checkpoint.tensors.items()}
-    tensors["lm_head.weight"] = torch.randn(320, 64)
-    model = Model.from_checkpoint(CheckpointInMemory(checkpoint.config, tensors))
+@pytest.mark.parametrize("differs", [True, False])
+def test_a_tied_model_that_also_stores_a_head_computes_what_transformers_computes(kind, differs, own_checkpoint):
+    from safetensors.torch import load_file, save_file
+
+    folder = own_checkpoint(kind)
+    tensors = load_file(folder / "model.safetensors")
+    embedding = tensors["model.embed_tokens.weight"]
+    tensors["lm_head.weight"] = torch.randn(embedding.shape) if differs else embedding.clone()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     ids = random_ids(320, 9)
-    expected = their_logits(their_model(tiny_checkpoint(kind)), ids)
-    torch.testing.assert_close(our_logits(model, ids), expected, rtol=0, atol=1e-4)
+    expected = their_logits(their_model(folder), ids)
+    torch.testing.assert_close(our_logits(our_model(folder), ids), expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16", "float16"])
 def test_files_in_any_dtype_become_the_dtype_asked_for(stored, tiny_checkpoint):
     from safetensors.torch import load_file
-
-    from tests.reference.parity import our_model
 
     folder = tiny_checkpoint("dense_tied", dtype=stored)
     name = "model.layers.1.self_attn.q_proj.weight"
@@ -95,7 +97,6 @@ def test_no_gradient_is_recorded(tiny_model):
 @pytest.mark.parametrize("kind", ["dense_tied", "moe", "sliding_window"])
 def test_an_accelerator_gives_the_cpus_logits(kind, attention, tiny_checkpoint, tiny_model):
     from kaishu.reference.executor import ReferenceExecutor
-    from tests.reference.parity import our_model
 
     device = "cuda" if torch.cuda.is_available() else "mps"
     executor = ReferenceExecutor(our_model(tiny_checkpoint(kind), device=device, attention=attention), num_pages=4)

@@ -95,7 +95,7 @@ def test_tables_are_right_up_to_the_last_position_in_any_dtype(dtype):
 def test_far_tables_equal_transformers(dtype):
     config = transformers.Qwen3Config(head_dim=128, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
     positions = torch.arange(LAST_POSITION - 999, LAST_POSITION + 1, dtype=torch.int32)
-    # The module itself stays float32: its own `.to(bfloat16)` would cast the frequencies, which is the mistake to avoid.
+    # Their module stays float32: its `.to(bfloat16)` would cast the frequencies, which is the mistake to avoid.
     cos, sin = Qwen3RotaryEmbedding(config)(torch.zeros(1, dtype=dtype), positions[None])
     tables = rotary_tables(positions, rope_frequencies(RopeConfig(theta=1e6), 128), 1.0, dtype)
     for ours, theirs in ((tables.cos, cos[0]), (tables.sin, sin[0])):
