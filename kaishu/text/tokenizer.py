@@ -164,7 +164,7 @@ class Tokenizer:
             return token.encode()
 
     def _token(self, token_id: int) -> str | None:
-        return self._library.id_to_token(token_id) if 0 <= token_id < 2**32 else None
+        return _token_of(self._library, token_id)
 
     def _bytes_of(self, ids: Sequence[int], skip_control: bool) -> Iterator[bytes]:
         unknown = [str(i) for i in ids if self._token(int(i)) is None]
@@ -271,6 +271,10 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
     return read_json_object(path, TokenizerError) if path.is_file() else {}
 
 
+def _token_of(library: Library, token_id: int) -> str | None:
+    return library.id_to_token(token_id) if 0 <= token_id < 2**32 else None
+
+
 def _require_byte_level(library: Library) -> None:
     state = b"" if library.decoder is None else bytes(library.decoder.__getstate__())
     if b'"ByteLevel"' not in state:
@@ -285,14 +289,24 @@ def _add_missing_tokens(library: Library, config: Mapping[str, Any]) -> None:
     """Older folders list some added tokens in tokenizer_config.json alone."""
     from tokenizers import AddedToken
 
-    listed = config.get("added_tokens_decoder") or {}
-    for key, fields in sorted(listed.items(), key=lambda item: int(item[0])):
-        if library.id_to_token(int(key)) is None:
-            library.add_tokens([AddedToken(**fields)])
-        if library.token_to_id(fields["content"]) != int(key):
+    try:
+        listed = {int(key): dict(fields) for key, fields in (config.get("added_tokens_decoder") or {}).items()}
+        flags = ("lstrip", "rstrip", "single_word", "normalized", "special")
+        tokens = {
+            token_id: AddedToken(fields["content"], **{flag: fields[flag] for flag in flags if flag in fields})
+            for token_id, fields in sorted(listed.items())
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise TokenizerError(
+            f"tokenizer_config.json has an added_tokens_decoder that isn't a table of tokens: {error!r}."
+        ) from error
+    for token_id, token in tokens.items():
+        if _token_of(library, token_id) is None:
+            library.add_tokens([token])
+        if library.token_to_id(token.content) != token_id:
             raise TokenizerError(
-                f"tokenizer_config.json gives {fields['content']!r} the id {key}, "
-                f"tokenizer.json the id {library.token_to_id(fields['content'])}.",
+                f"tokenizer_config.json gives {token.content!r} the id {token_id}, "
+                f"tokenizer.json the id {library.token_to_id(token.content)}.",
                 hint="The two files belong to different models; download both from the same place.",
             )
 

@@ -60,10 +60,9 @@ def test_ids_match_where_no_content_looks_like_a_control_token(case, template, t
 
 # Live comparison: conversations that nobody thought of.
 
-FRAGMENTS = st.sampled_from(
-    ["<think>", "</think>", "<tool_response>", "</tool_response>", "<|im_end|>", "<|im_start|>", "<tool_call>", "\n"]
-    + ["\n\n", " ", "<", "<<", "é", "e\u0301", "👩‍👩‍👧", "中", "'", '"', "&", "\\", "{", "}", "a"]
-)
+TAGS = ["<think>", "</think>", "<tool_response>", "</tool_response>", "<|im_end|>", "<|im_start|>", "<tool_call>"]
+LETTERS = ["\n", "\n\n", " ", "<", "<<", "é", "e\u0301", "👩‍👩‍👧", "中", "'", '"', "&", "\\", "{", "}", "a"]
+FRAGMENTS = st.sampled_from(TAGS + LETTERS)
 TEXT = st.lists(FRAGMENTS | st.text(st.characters(exclude_categories=["Cs"]), max_size=3), max_size=8).map("".join)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
