@@ -1,9 +1,9 @@
 """A scripted executor: it emits the tokens it was told to, through the real contract of kaishu/batch.py.
 
-Owns a stand-in for a model, so that tests of the engine, the server and the command line need no weights. Its "keys and
-values" are the token ids themselves, kept in pages: what it answers depends on the context that the caller's batches and
-page tables spell, so wrong pages, positions or a prefix that was never computed are errors here, as they would be wrong
-text with a real model. Knows nothing of text.
+Owns a stand-in for a model, so that tests of the engine, the server and the command line need no weights. Its "keys
+and values" are the token ids themselves, kept in pages: the answer depends on the context that the caller's batches
+and page tables spell, so wrong pages, positions or a prefix that was never computed are errors here, as they would be
+wrong text with a real model. Knows nothing of text.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Script:
     """Answers, given out one to each new prompt, in the order in which prompts first want logits.
 
     A context that is a known prompt followed by the beginning of its answer goes on with that answer, however the
-    tokens arrived (whole, in chunks, again after a pre-emption). Any other context is a new prompt. After the answer, or
-    when no answer is left, comes `end`.
+    tokens arrived (whole, in chunks, again after a pre-emption). Any other context is a new prompt. After the answer,
+    or when no answer is left, comes `end`.
     """
 
     def __init__(self, answers: Iterable[Sequence[int]], end: int) -> None:

@@ -1,7 +1,7 @@
 """How an answer looks while it streams.
 
-Owns two views of the same deltas: PlainAnswer for pipes (the answer alone) and TerminalAnswer for people (thinking dim and
-foldable, tool calls readable, a line of numbers at the end). Whatever the model wrote passes through `printable` and is
+Owns two views of the same deltas: PlainAnswer for pipes (the answer alone) and TerminalAnswer for people (thinking dim
+and foldable, tool calls readable, a line of numbers at the end). What the model wrote passes through `printable` and is
 never read as markup. Knows nothing of models; chat.py feeds it.
 """
 

@@ -151,7 +151,7 @@ def converse(llm: "LLM", chat_state: "Chat", read: "Callable[[], str | None]") -
 
 
 def _answer(llm: "LLM", chat_state: "Chat") -> None:
-    """Stream one answer to the last turn. Ctrl-C stops it; an error takes the turn back; both leave the session going."""
+    """Stream one answer to the last turn. Ctrl-C stops it, an error takes the turn back; the session goes on."""
     from kaishu.cli.answer_view import TerminalAnswer
     from kaishu.cli.interrupt import stop_on_interrupt
     from kaishu.errors import KaishuError

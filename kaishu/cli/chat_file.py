@@ -7,7 +7,6 @@ expected is an error that says where, and leaves the session as it was.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ def save(session: Session, file: Path) -> None:
     partial = file.with_name(file.name + ".partial")
     try:
         partial.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-        os.replace(partial, file)
+        partial.replace(file)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise KaishuError(f"{file} can't be written: {error.strerror or error}.") from error
@@ -110,7 +109,7 @@ def _checked_turn(file: Path, index: int, turn: Any) -> Message:
     calls = turn.get("tool_calls", [])
     if not isinstance(calls, list) or not all(map(_is_call, calls)):
         raise KaishuError(
-            f"{file}: each of message {index}'s tool_calls needs an id, and a function with a name and arguments as text."
+            f"{file}: each of message {index}'s tool_calls needs an id, and a function with name and arguments."
         )
     if role == "tool" and not isinstance(turn.get("tool_call_id"), str):
         raise KaishuError(f"{file}: message {index} needs a tool_call_id.")

@@ -38,14 +38,20 @@ def build_app() -> typer.Typer:
     return app
 
 
-def _common(
-    version: Annotated[bool, typer.Option("--version", help="Show the version and leave.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
         from kaishu import __version__
 
         print(f"kaishu {__version__}")
         raise typer.Exit
+
+
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and leave.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options that stand before the command."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -82,7 +88,7 @@ def show_error(message: str) -> None:
 
 def _show_usage_error(error: Any) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
-        print(error.ctx.get_help())
+        print(error.message, end="")  # empty where rich has printed the help already
         return 0
     path = error.ctx.command_path if error.ctx else "kaishu"
     message = error.format_message().rstrip()

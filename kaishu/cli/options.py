@@ -1,8 +1,8 @@
 """The options that several commands share: how to load the model, and how to choose tokens.
 
-Owns their names, help and how they become a `ModelOptions` or a `SamplingParams`. A command declares one parameter for a
-whole group and `@with_options(...)` puts the group's options in its place, so that each option is written once. Checks no
-ranges: SamplingParams and LLM do. Imported at start-up, so it imports nothing heavy.
+Owns their names, help and how they become a `ModelOptions` or a `SamplingParams`. A command declares one parameter for
+a whole group; `@with_options(...)` puts the group's options in its place, so that each option is written once. Checks
+no ranges: SamplingParams and LLM do. Imported at start-up, so it imports nothing heavy.
 """
 
 # No `from __future__ import annotations` here or in the command modules: typer reads the annotations as objects.

@@ -1,6 +1,6 @@
 """Text from standard input, whole and checked.
 
-Owns what counts as text there: UTF-8, not empty. Used by chat, generate and tokenize when no text is on the command line.
+Owns what counts as text there: UTF-8, not empty. Used by chat, generate and tokenize when the command line has no text.
 """
 
 from __future__ import annotations

@@ -34,8 +34,9 @@ def tokenize(
 
     if text is None:
         text = read_stdin("text", instead="Give TEXT")
+    given_ids = parse_ids(text) if ids else None
     tokenizer = Tokenizer.from_folder(fetch(model))
-    token_ids = parse_ids(text) if ids else tokenizer.encode(text, allow_control=allow_control)
+    token_ids = tokenizer.encode(text, allow_control=allow_control) if given_ids is None else given_ids
     tokens = [token_json(tokenizer, token_id) for token_id in token_ids]
     decoded = tokenizer.decode(token_ids)
     if as_json:

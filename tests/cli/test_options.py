@@ -26,8 +26,8 @@ def test_what_is_not_given_is_left_to_the_model():
 def test_what_is_given_arrives():
     given = {
         "temperature": 0.0, "top_k": 1, "top_p": 0.5, "min_p": 0.1, "repetition_penalty": 1.1, "presence_penalty": 0.2,
-        "frequency_penalty": 0.3, "seed": 0, "max_tokens": 9, "min_tokens": 2, "stop": ["a", "b"], "stop_token_ids": [7],
-        "ignore_eos": True, "logit_bias": ["3=-5", "4=1.5"], "logprobs": 0,
+        "frequency_penalty": 0.3, "seed": 0, "max_tokens": 9, "min_tokens": 2, "stop": ["a", "b"],
+        "stop_token_ids": [7], "ignore_eos": True, "logit_bias": ["3=-5", "4=1.5"], "logprobs": 0,
     }  # fmt: skip
     expected = SamplingParams(**{**given, "logit_bias": {3: -5.0, 4: 1.5}})
     assert SAMPLING_OPTIONS.gather(**given) == expected
@@ -39,7 +39,7 @@ def test_what_is_given_arrives():
 def test_an_error_calls_the_option_as_the_user_wrote_it():
     with pytest.raises(InvalidParameterError, match=r"^--top-p is 1\.5; allowed: a number from 0 to 1\.$"):
         SAMPLING_OPTIONS.gather(**{**NOTHING, "top_p": 1.5})
-    with pytest.raises(InvalidParameterError, match="^--stop-token-id is -1"):
+    with pytest.raises(InvalidParameterError, match=r"^--stop-token-id is -1"):
         SAMPLING_OPTIONS.gather(**{**NOTHING, "stop_token_ids": [-1]})
 
 
