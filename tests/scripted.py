@@ -87,25 +87,31 @@ class ScriptedExecutor:
         return: [R, V] float32, CERTAIN at the next token, 0 elsewhere
         """
         self.steps.append(batch)
-        owners = np.repeat(np.arange(batch.num_sequences), np.diff(batch.query_starts))  # [T]
-        for token_id, position, owner in zip(batch.token_ids, batch.positions, owners, strict=True):
-            assert 0 <= token_id < self._vocab_size, f"token id {token_id} is outside the vocabulary"
-            page, offset = self._place(batch, int(owner), int(position))
-            self._pages[page, offset] = token_id
-        logits = np.zeros((len(batch.logit_rows), self._vocab_size), np.float32)  # [R, V]
-        for row, wanted in zip(logits, batch.logit_rows, strict=True):
-            row[self._next_token(self._context(batch, int(owners[wanted]), int(batch.positions[wanted])))] = CERTAIN
+        logits: dict[int, NDArray[np.float32]] = {}
+        for sequence in range(batch.num_sequences):
+            rows = batch.rows(sequence)
+            new = batch.token_ids[rows]
+            assert ((new >= 0) & (new < self._vocab_size)).all(), "token ids are outside the vocabulary"
+            places = self._places(batch, sequence)
+            assert (np.diff(batch.positions[rows]) == 1).all(), "positions of a sequence are consecutive"
+            self._pages[tuple(place[-len(new) :] for place in places)] = new
+            context = self._pages[places]  # [S]
+            assert NOTHING not in context, f"sequence {sequence} reads a position that was never computed"
+            for row in set(batch.logit_rows.tolist()).intersection(range(rows.start, rows.stop)):
+                logits[row] = self._certain(tuple(context[: int(batch.positions[row]) + 1].tolist()))
+        wanted = [logits[row] for row in batch.logit_rows.tolist()]
+        return np.stack(wanted) if wanted else np.zeros((0, self._vocab_size), np.float32)  # [R, V]
+
+    def _places(self, batch: TokenBatch, sequence: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Page and offset of every position of a sequence after this step."""
+        positions = np.arange(batch.context_tokens(sequence))
+        index, offsets = positions // self.page_tokens, positions % self.page_tokens
+        assert index[-1] < batch.page_table.shape[1], f"sequence {sequence} has no page for position {positions[-1]}"
+        pages = batch.page_table[sequence, index].astype(np.int64)
+        assert ((pages >= 0) & (pages < self.num_pages)).all(), f"sequence {sequence} lacks a page it needs"
+        return pages, offsets
+
+    def _certain(self, context: tuple[int, ...]) -> NDArray[np.float32]:
+        logits = np.zeros(self._vocab_size, np.float32)  # [V]
+        logits[self._next_token(context)] = CERTAIN
         return logits
-
-    def _place(self, batch: TokenBatch, sequence: int, position: int) -> tuple[int, int]:
-        index, offset = divmod(position, self.page_tokens)
-        assert index < batch.page_table.shape[1], f"sequence {sequence} has no page for position {position}"
-        page = int(batch.page_table[sequence, index])
-        assert 0 <= page < self.num_pages, f"sequence {sequence} has page {page} for position {position}"
-        return page, offset
-
-    def _context(self, batch: TokenBatch, sequence: int, last: int) -> tuple[int, ...]:
-        places = [self._place(batch, sequence, position) for position in range(last + 1)]
-        context = tuple(int(self._pages[place]) for place in places)
-        assert NOTHING not in context, f"sequence {sequence} reads a position that was never computed"
-        return context

@@ -78,10 +78,12 @@ class TerminalAnswer:
 
     console: where to write
     fold:    whether thinking runs in a small window and then closes to one line, or stays on the screen
+    refresh_seconds: how long the window stays as it is; drawing it takes a millisecond that the model could use
     """
 
-    def __init__(self, console: Console, *, fold: bool) -> None:
+    def __init__(self, console: Console, *, fold: bool, refresh_seconds: float = 0.1) -> None:
         self._console, self._fold = console, fold
+        self._refresh_seconds, self._refreshed_at = refresh_seconds, 0.0
         self._thought = ""
         self._thinking_since = 0.0
         self._window: Live | None = None
@@ -124,7 +126,10 @@ class TerminalAnswer:
         self._thought += text
         if self._fold:
             self._open_part = "thinking"
-            self._open_window(self._window_text())
+            now = time.perf_counter()
+            if now - self._refreshed_at >= self._refresh_seconds:
+                self._refreshed_at = now
+                self._open_window(self._window_text())
         else:
             self._begin("thinking")
             self._write(text, "dim")

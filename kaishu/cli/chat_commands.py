@@ -44,7 +44,7 @@ class Chat:
 
     def say(self, text: str) -> None:
         """Print a line of ours, which may quote text from elsewhere."""
-        self.console.print(printable(text), style="dim", markup=False, highlight=False, soft_wrap=True)
+        self.console.print(printable(text), style="dim", markup=False, highlight=False)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def plain(*deltas) -> str:
 def terminal(*deltas, fold: bool = False, is_terminal: bool = False, completion=COMPLETION) -> str:
     out = io.StringIO()
     console = Console(file=out, force_terminal=is_terminal, width=40, color_system="standard" if is_terminal else None)
-    view = TerminalAnswer(console, fold=fold)
+    view = TerminalAnswer(console, fold=fold, refresh_seconds=0)
     view.wait()
     for delta in deltas:
         view.show(delta)
