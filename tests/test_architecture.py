@@ -14,6 +14,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # A unit may import units of earlier rows, and itself. `kaishu/__init__.py` only names its public objects, lazily.
 LAYERS = [
     {"errors"},
+    {"json_fields"},
+    {"rope_config"},
     {"config", "batch"},
     {"sampling"},
     {"checkpoint", "text"},
