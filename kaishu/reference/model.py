@@ -94,7 +94,7 @@ class Model:
         cache:   holds the keys and values of earlier positions, and takes the new ones
         observe: called with a name and a tensor as each stage is done: `embed_tokens`, what decoder_block names,
                  `norm` and `logits`; it may look but must not change
-        return:  [R, V] dtype of the model, logits of the wanted rows
+        return:  [R, V] float, logits of the wanted rows
         """
         device = self.embed_tokens.device
         positions = torch.from_numpy(batch.positions).to(device)  # [T]

@@ -43,7 +43,9 @@ class WeightReader:
 def to_torch(stored: StoredTensor) -> Tensor:
     """A stored tensor as a torch tensor of the same dtype, in memory of its own.
 
-    return: the tensor, on the CPU; numpy has no bfloat16, so its bits arrive as uint16 and are viewed, not converted
+    return: [...] any dtype, as stored, on the CPU
+
+    numpy has no bfloat16: its bits arrive as uint16 and are viewed, not converted.
     """
     array = np.array(stored.read())  # the copy: what is read may be a read-only view of the file
     if stored.dtype == "BF16":

@@ -47,18 +47,6 @@ def test_a_tied_model_that_also_stores_a_head_computes_what_transformers_compute
     torch.testing.assert_close(our_logits(our_model(folder), ids), expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("stored", ["float32", "bfloat16", "float16"])
-def test_files_in_any_dtype_become_the_dtype_asked_for(stored, tiny_checkpoint):
-    from safetensors.torch import load_file
-
-    folder = tiny_checkpoint("dense_tied", dtype=stored)
-    name = "model.layers.1.self_attn.q_proj.weight"
-    expected = load_file(folder / "model.safetensors")[name]
-    for dtype in ("float32", "bfloat16"):
-        weight = our_model(folder, dtype=dtype).layers[1].self_attn.q_proj.weight
-        assert torch.equal(weight, expected.to(getattr(torch, dtype)))
-
-
 def test_frequencies_stay_float32_in_a_bfloat16_model(tiny_model):
     low, full = tiny_model("dense_tied", dtype="bfloat16"), tiny_model("dense_tied")
     assert low.rope_frequencies.dtype == torch.float32
