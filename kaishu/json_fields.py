@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from kaishu.errors import KaishuError
 
 MAX_BYTES = 16 << 20  # the largest honest ones, the headers and indices of 30,000 experts' tensors, take 5 to 10 MB
 MAX_VALUES = 500_000  # a Python object takes ten times the bytes of its JSON text; this bounds what parsing can cost
-_STRUCTURE = re.compile(rb"[,\[{]")
 
 
 class _RepeatedKeyError(ValueError):
@@ -43,7 +41,7 @@ def parse_json_object(text: bytes, source: str, error: type[KaishuError]) -> dic
     """
     if len(text) > MAX_BYTES:
         raise error(f"{source} is {len(text):,} bytes of JSON; at most {MAX_BYTES:,} are read.")
-    num_values = sum(1 for _ in _STRUCTURE.finditer(text))
+    num_values = sum(text.count(sign) for sign in b",[{")  # more where strings hold such signs, never fewer
     if num_values > MAX_VALUES:
         raise error(f"{source} has about {num_values:,} values; at most {MAX_VALUES:,} are read.")
     try:
