@@ -1,0 +1,159 @@
+"""Training of the tiny model: one seeded run on two CPU cores, float32 weights, exported in bfloat16.
+
+Run:    python training/tiny/train.py --out RUN_FOLDER
+Resume: the same command with --resume
+Writes RUN_FOLDER/train.log, RUN_FOLDER/state.pt every few minutes, and at the end the checkpoint in kaishu/models/tiny.
+"""
+
+import argparse
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from answering import correct
+from arithmetic import arithmetic
+from batches import Block, steps
+from common import Conversation
+from lists import lists
+from make_tokenizer import FOLDER
+from model import export, new_model
+from optimiser import make_optimisers
+from tools import tools
+from world import MIXTURE
+
+MUON_RATE, ADAM_RATE, WARM_UP = 0.02, 0.004, 100
+PER_STEP, BLOCK_TOKENS = 48, 2048
+AVERAGE = 0.995  # decay of the running mean of the weights, which is what is exported
+
+
+def rate(step: int, total: int) -> float:
+    """Linear warm-up, a plateau for the first fifth, then linearly to zero."""
+    return min(1.0, (step + 1) / WARM_UP, max(0.0, (total - step) / (total * 0.8)))
+
+
+def train_step(model: Any, optimisers: list[torch.optim.Optimizer], blocks: list[Block], factor: float) -> float:
+    """One step over several blocks, the loss averaged over all learnt tokens; return: that loss."""
+    count = sum(len(block.targets) for block in blocks)
+    total = 0.0
+    for block in blocks:
+        hidden = model.model(input_ids=block.ids, use_cache=False).last_hidden_state  # [B, T, D]
+        logits = model.lm_head(hidden.flatten(0, 1)[block.places])  # [N, V]: the head only where something is learnt
+        loss = torch.nn.functional.cross_entropy(logits, block.targets, reduction="sum") / count
+        loss.backward()
+        total += loss.item()
+    torch.nn.utils.clip_grad_norm_([p for group in optimisers[1].param_groups for p in group["params"]], 1.0)
+    for optimiser in optimisers:
+        for group in optimiser.param_groups:
+            group["lr"] = group.setdefault("full_lr", group["lr"]) * factor
+        optimiser.step()
+        optimiser.zero_grad()
+    return total
+
+
+def small_evaluation(model: Any, tokenizer: Tokenizer, samples: int) -> str:
+    """Exact matches on a few held-out items of the hard skills, as one line for the log."""
+    rng = random.Random(99)
+    makers: dict[str, Callable[[], Conversation]] = {
+        "add": lambda: arithmetic(rng, "eval", False, "+"),
+        "subtract": lambda: arithmetic(rng, "eval", False, "-"),
+        "thinking": lambda: arithmetic(rng, "eval", True),
+        "lists": lambda: lists(rng, "eval", False),
+        "tools": lambda: tools(rng, "eval", rng.random() < 0.5),
+    }
+    model.eval()
+    scores = {name: correct(model, tokenizer, [make() for _ in range(samples)]) for name, make in makers.items()}
+    model.train()
+    return "  ".join(
+        f"{name} {sum(right for _, _, right in results) / samples:.0%}" for name, results in scores.items()
+    )
+
+
+class Run:
+    """Everything a run holds between steps, and how it is saved."""
+
+    def __init__(self, tokenizer: Tokenizer, seed: int, out: Path) -> None:
+        self.tokenizer, self.out = tokenizer, out
+        self.model = new_model(tokenizer, seed)
+        self.optimisers = make_optimisers(self.model, MUON_RATE, ADAM_RATE)
+        self.average = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        self.step, self.tokens, self.seconds = 0, 0, 0.0
+
+    def update_average(self) -> None:
+        decay = min(AVERAGE, (1 + self.step) / (10 + self.step))
+        for name, tensor in self.model.state_dict().items():
+            self.average[name].lerp_(tensor, 1 - decay)
+
+    def save(self) -> None:
+        state = {
+            "model": self.model.state_dict(),
+            "average": self.average,
+            "step": self.step,
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
+        }
+        torch.save(state, self.out / "state.part")
+        (self.out / "state.part").replace(self.out / "state.pt")
+
+    def load(self) -> None:
+        state = torch.load(self.out / "state.pt")
+        self.model.load_state_dict(state["model"])
+        self.average = state["average"]
+        self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(saved)
+
+    def say(self, text: str) -> None:
+        line = f"step {self.step} · {self.seconds / 60:.1f} min · {self.tokens / 1e6:.2f} M tokens · {text}"
+        print(line, flush=True)
+        with (self.out / "train.log").open("a") as log:
+            log.write(line + "\n")
+
+
+def train(run: Run, arguments: argparse.Namespace) -> None:
+    """Steps from where the run stands up to the planned number."""
+    stream = steps(run.tokenizer, arguments.seed * 1_000_003 + run.step, MIXTURE, PER_STEP, BLOCK_TOKENS)
+    losses: list[float] = []
+    while run.step < arguments.steps:
+        start = time.perf_counter()
+        blocks = next(stream)
+        losses.append(train_step(run.model, run.optimisers, blocks, rate(run.step, arguments.steps)))
+        run.step += 1
+        run.update_average()
+        run.tokens += sum(block.ids.numel() for block in blocks)
+        run.seconds += time.perf_counter() - start
+        if run.step % 50 == 0:
+            run.say(f"loss {sum(losses) / len(losses):.4f}")
+            losses.clear()
+        if run.step % arguments.save_every == 0:
+            run.save()
+            export(run.average, run.tokenizer, run.out / "latest")
+            run.say(small_evaluation(run.model, run.tokenizer, 40))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder for the log and the run's state")
+    parser.add_argument("--steps", type=int, default=3300)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--save-every", type=int, default=250)
+    parser.add_argument("--resume", action="store_true")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(2)
+    run = Run(Tokenizer.from_file(str(FOLDER / "tokenizer.json")), arguments.seed, arguments.out)
+    if arguments.resume:
+        run.load()
+    train(run, arguments)
+    run.save()
+    export(run.average, run.tokenizer, FOLDER)
+    run.say(f"exported to {FOLDER}")
+
+
+if __name__ == "__main__":
+    main()
