@@ -59,6 +59,7 @@ def chat(
     """Chat with a model. Through a pipe: one question in, one answer out."""
     from kaishu.cli.chat_file import read_json
     from kaishu.cli.chat_session import Session, check_tools, said_fields
+    from kaishu.cli.printable import show_notes
     from kaishu.cli.stdin import read_stdin
 
     session = Session(
@@ -71,13 +72,12 @@ def chat(
     is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
     question = None if is_interactive else read_stdin("question", instead="Type `kaishu chat` in a terminal")
     if model is None and not is_interactive:
-        print(TINY_NOTE, file=sys.stderr)
+        show_notes([TINY_NOTE])
     llm = model_options.load(session.model)
     if question is None:
         _talk(llm, session, is_default=model is None)
     else:
-        for note in llm.notes:
-            print(note, file=sys.stderr)
+        show_notes(llm.notes)
         answer_once(llm, session, question)
 
 
@@ -143,11 +143,12 @@ def converse(llm: "LLM", chat_state: "Chat", read: "Callable[[], str | None]") -
                 following = Next.ANSWER
         except KaishuError as error:
             _show_error(chat_state.console, error)
-            continue
+            following = Next.READ
         if following is Next.LEAVE:
             return
         if following is Next.ANSWER:
             _answer(llm, chat_state)
+        chat_state.console.print()  # a line of air before the next prompt
 
 
 def _answer(llm: "LLM", chat_state: "Chat") -> None:

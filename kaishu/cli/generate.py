@@ -34,6 +34,7 @@ def generate(
     params: "SamplingParams",
 ) -> None:
     """Continue a text, as it is, without a chat template."""
+    from kaishu.cli.printable import show_notes
     from kaishu.cli.stdin import read_stdin
 
     if prompt is None:
@@ -41,8 +42,7 @@ def generate(
     if not prompt:
         raise InvalidRequestError("The prompt is empty.", field="prompt", hint="Give -p TEXT with some text.")
     llm = model_options.load(model)
-    for note in llm.notes:
-        print(note, file=sys.stderr)
+    show_notes(llm.notes)
     if as_json:
         from kaishu.cli.printable import printable_json
 

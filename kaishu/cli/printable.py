@@ -8,6 +8,8 @@ clipboard. Used wherever the command line prints what it didn't write itself; ex
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterable
 from typing import Any
 
 _C0 = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}  # ESC → ␛
@@ -36,3 +38,9 @@ def printable_json(value: Any) -> str:
     """
     # json.dumps escapes C0; outside strings JSON has none of these characters, so escaping afterwards is still JSON.
     return json.dumps(value, ensure_ascii=False, indent=2).translate(_JSON_ESCAPES)
+
+
+def show_notes(notes: Iterable[str]) -> None:
+    """Print what a user should know, though it is no error and no part of the answer, to stderr."""
+    for note in notes:
+        print(printable(note), file=sys.stderr)

@@ -45,7 +45,7 @@ def test_a_question_gets_its_answer_and_the_next_one_sees_both(scripted_llm):
 def test_thinking_folds_and_can_be_shown(scripted_llm):
     chat, screen = talk(scripted_llm("<think>\ncarry the 1\n</think>\n\n42"), ["12+30=?", "/thoughts"])
     assert "▸ thought for" in screen
-    assert screen.endswith("carry the 1\n")
+    assert screen.endswith("carry the 1\n\n")
     assert chat.session.turns[-1] == {"role": "assistant", "content": "42", "reasoning_content": "carry the 1"}
     _, unfolded = talk(scripted_llm("<think>\ncarry the 1\n</think>\n\n42"), ["12+30=?"], fold=False)
     assert unfolded.startswith("carry the 1\n\n42\n")
@@ -121,7 +121,7 @@ class InterruptedAt:
 def test_ctrl_c_stops_the_answer_keeps_what_was_said_and_the_session_goes_on(scripted_llm):
     llm = InterruptedAt(scripted_llm("one two three", "fine"), {3: 1})
     chat, screen = talk(llm, ["count", "hi"])
-    assert screen.startswith("one \nstopped\nfine\n")
+    assert screen.startswith("one \nstopped\n\nfine\n")
     assert [turn["content"] for turn in chat.session.turns] == ["count", "one ", "hi", "fine"]
     assert llm.closed == 2
 
@@ -136,7 +136,7 @@ def test_ctrl_c_before_anything_was_said_takes_the_question_back(scripted_llm):
 def test_a_second_ctrl_c_breaks_in(scripted_llm):
     llm = InterruptedAt(scripted_llm("one two three", "fine"), {2: 2})
     chat, screen = talk(llm, ["count", "hi"])
-    assert screen.startswith("on\nstopped\nfine\n")
+    assert screen.startswith("on\nstopped\n\nfine\n")
     assert [turn["content"] for turn in chat.session.turns] == ["count", "on", "hi", "fine"]
 
 
