@@ -1,4 +1,4 @@
-"""The habits of the source tree, read with Python's `ast`: who may import whom, sizes, names, docstrings, no globals."""
+"""The habits of the source tree, read with `ast`: who may import whom, sizes, names, docstrings, no globals."""
 
 from __future__ import annotations
 
