@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from kaishu.checkpoint import Checkpoint, open_checkpoint
 from kaishu.checkpoint.names import EMBEDDING, HEAD, needed_tensors
 from kaishu.config import config_from_json
 from kaishu.errors import CheckpointError, ConfigError
+from tests.memory import run_measured
 from tests.test_config import QWEN3_06B
 from tests.tiny_checkpoints import KINDS
 
@@ -204,22 +203,15 @@ def test_reading_tensor_by_tensor_takes_the_memory_of_one(tmp_path: Path) -> Non
     assert sum(array.nbytes for array in tensors.values()) > 200e6
     save_file(tensors, tmp_path / "model.safetensors")
     program = f"""
-import resource, sys
-from pathlib import Path
 import numpy as np
 from kaishu.checkpoint import open_checkpoint
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 np.ones(10).astype(np.float32).sum()
-before = peak()
+before = peak_mb()
 checkpoint = open_checkpoint(Path({str(tmp_path)!r}))
-opened = peak()
+opened = peak_mb()
 total = sum(float(np.array(tensor.read()).max()) for tensor in checkpoint.tensors.values())
-print(total == len(checkpoint.tensors), opened - before, peak() - before, "torch" in sys.modules)
+print(total == len(checkpoint.tensors), opened - before, peak_mb() - before, "torch" in sys.modules)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=Path(__file__).parents[2]
-    )
-    assert done.returncode == 0, done.stderr
-    is_right, opened, loaded, has_torch = done.stdout.split()
+    is_right, opened, loaded, has_torch = run_measured(program)
     assert is_right == "True" and has_torch == "False"
     assert float(opened) < 16 and float(loaded) < 40  # MB: the file's 8 MB, its copy, and what Python adds
