@@ -155,13 +155,14 @@ def _answer(llm: "LLM", chat_state: "Chat") -> None:
     """Stream one answer to the last turn. Ctrl-C stops it, an error takes the turn back; the session goes on."""
     from kaishu.cli.answer_view import TerminalAnswer
     from kaishu.cli.interrupt import stop_on_interrupt
+    from kaishu.cli.quiet_keys import quiet_keys
     from kaishu.errors import KaishuError
     from kaishu.text.channels import ContentDelta
 
     session, view = chat_state.session, TerminalAnswer(chat_state.console, fold=chat_state.fold)
     completion, content = None, ""
     try:
-        with stop_on_interrupt() as stop, closing(_stream(llm, session)) as deltas:
+        with quiet_keys(sys.stdin), stop_on_interrupt() as stop, closing(_stream(llm, session)) as deltas:
             view.wait()
             for delta in deltas:
                 completion = _shown(view, delta)
