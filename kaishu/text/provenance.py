@@ -71,6 +71,11 @@ def plain_of(value: Any) -> Any:
     return value._plain if isinstance(value, MarkedText) else value
 
 
+def as_marked(text: str) -> MarkedText:
+    """A text that the template wrote as one that understands marked text."""
+    return text if isinstance(text, MarkedText) else MarkedText(text, text)
+
+
 class MarkedText(str):
     """A string that holds marked characters and answers by the original ones, which have the same positions.
 
@@ -105,6 +110,15 @@ class MarkedText(str):
 
     def __lt__(self, other: str) -> bool:
         return bool(self._plain < plain_of(other))
+
+    def __gt__(self, other: str) -> bool:
+        return bool(self._plain > plain_of(other))
+
+    def __le__(self, other: str) -> bool:
+        return not self > other
+
+    def __ge__(self, other: str) -> bool:
+        return not self < other
 
     def __contains__(self, other: object) -> bool:
         return plain_of(other) in self._plain

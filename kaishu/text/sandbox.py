@@ -29,20 +29,20 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import Namespace
 
-from kaishu.text.provenance import Marks
+from kaishu.text.provenance import MarkedText, Marks, as_marked, plain_of
 
-BASE_CPU_SECONDS = 1.0  # Qwen3's template needs about a millisecond
 CPU_SECONDS_PER_CHARACTER = 2e-7  # so that a prompt of 50 million characters has ten more
 BASE_CHARACTERS = 1_000_000
 CHARACTERS_PER_CHARACTER = 8  # a template may repeat its input, but not without end
 
 FILTERS = (
-    "abs capitalize count d default dictsort first float format groupby indent int items join last length list lower "
+    "abs capitalize count d default dictsort first float groupby indent int items join last length list lower "
     "map max min reject rejectattr replace reverse round select selectattr sort string sum title trim unique upper "
     "wordcount"
 )
-ORDERING_FILTERS = "dictsort groupby max min sort unique"
-ORDERING_TESTS = "== eq equalto != ne < lt lessthan <= le > gt greaterthan >= ge in"
+WRITING_FILTERS = "capitalize e escape float format indent int lower replace safe string title trim upper wordcount"
+COMPARING_FILTERS = "dictsort groupby max min sort unique"
+COMPARING_TESTS = "== eq equalto != ne < lt lessthan <= le > gt greaterthan >= ge in"
 TEXT_METHODS = (
     "capitalize casefold count endswith find format format_map index isalnum isalpha isascii isdecimal isdigit "
     "islower isnumeric isspace istitle isupper join lower lstrip partition removeprefix removesuffix replace rfind "
@@ -57,9 +57,9 @@ class TooMuchError(TemplateRuntimeError):
 class Budget:
     """How much one rendering may compute and write, in the CPU time of its thread (a busy machine changes nothing)."""
 
-    def __init__(self, input_characters: int) -> None:
+    def __init__(self, input_characters: int, cpu_seconds: float) -> None:
         self.characters = BASE_CHARACTERS + CHARACTERS_PER_CHARACTER * input_characters
-        self._seconds = BASE_CPU_SECONDS + CPU_SECONDS_PER_CHARACTER * input_characters
+        self._seconds = cpu_seconds + CPU_SECONDS_PER_CHARACTER * input_characters
         self._deadline = time.thread_time() + self._seconds
 
     def spend(self) -> None:
@@ -105,22 +105,25 @@ class Sandbox(ImmutableSandboxedEnvironment):
             "join": self._join_filter,
             "replace": self._replace_filter,
             "indent": self._indent_filter,
+            "format": lambda form, *args, **kwargs: self._checked_format(str(form), (args, kwargs)) % (kwargs or args),
         }
         own |= {"tojson": self._tojson, "safe": str, "e": _escape, "escape": _escape}
         filters: dict[str, Callable[..., Any]] = {name: self.filters[name] for name in FILTERS.split()} | own
+        measured = (WRITING_FILTERS + " " + COMPARING_FILTERS).split()
         self.filters = {
-            name: self._bounded(filter_, name in ORDERING_FILTERS.split()) for name, filter_ in filters.items()
+            name: self._bounded(f, self._measured if name in measured else None) for name, f in filters.items()
         }
         tests: dict[str, Any] = self.tests
-        self.tests = {name: self._bounded(test, name in ORDERING_TESTS.split()) for name, test in tests.items()}
+        comparing = COMPARING_TESTS.split()
+        self.tests = {name: self._bounded(t, self.compared if name in comparing else None) for name, t in tests.items()}
         self.globals = {
             "range": safe_range,
             "dict": _make_dict,
             "namespace": _Namespace,
             "cycler": self.globals["cycler"],
             "joiner": self.globals["joiner"],
-            "raise_exception": _raise_exception,
-            "strftime_now": lambda form: now().strftime(_check_format(form)),
+            "raise_exception": self._raise_exception,
+            "strftime_now": lambda form: now().strftime(self._checked_format(form, ())),
         }
 
     @property
@@ -138,23 +141,31 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         formatted = super().wrap_str_format(value)
-        if formatted is not None:
-            _check_format(value.__self__)
-        return formatted
+        if formatted is None:
+            return None
+
+        def bounded(*args: Any, **kwargs: Any) -> str:
+            self._checked_format(value.__self__, (args, kwargs))
+            return formatted(*args, **kwargs)
+
+        return bounded
 
     # What templates may compute.
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         __self.budget.spend()
-        if isinstance(__obj, MethodType | BuiltinMethodType) and isinstance(__obj.__self__, str):
-            __self._check_text_call(__obj.__name__, __obj.__self__, args)
+        if isinstance(__obj, MethodType | BuiltinMethodType):
+            args = tuple(map(__self._measured, args))
+            if isinstance(__obj.__self__, str):
+                __self._check_text_call(__obj.__name__, __obj.__self__, args)
+                if any(isinstance(argument, MarkedText) for argument in args):  # '<b>'.startswith(content)
+                    __obj = getattr(as_marked(__obj.__self__), __obj.__name__)
         return __self._seen(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         self.budget.spend()
         if operator == "%" and isinstance(left, str):
-            _check_format(left)
-            self.budget.measure(right)
+            self._checked_format(left, right)
         elif operator == "**":
             if not (
                 isinstance(left, int | float)
@@ -178,21 +189,37 @@ class Sandbox(ImmutableSandboxedEnvironment):
             items = arguments[0]
             self.budget.hold(self.budget.measure(items) + len(text) * (len(items) if hasattr(items, "__len__") else 0))
 
-    def _bounded(self, function: Callable[..., Any], compares: bool) -> Callable[..., Any]:
+    def _checked_format(self, form: str, arguments: Any) -> str:
+        """The format string, unless it asks for a great width (`'%999999999d'`, `'{:{width}}'`, `'%*d'`) or length."""
+        if re.search(r"\d{5,}|\{[^}]*\{|%[^a-zA-Z%]*\*", form):
+            raise TooMuchError("it formats with a width of its own choice")
+        self.budget.hold(len(form) + (form.count("%") + form.count("{")) * self.budget.measure(arguments))
+        return form
+
+    def _bounded(self, function: Callable[..., Any], prepare: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
         """A filter or test that counts as a step. Keeps Jinja's note on it: which context it wants first."""
 
         @functools.wraps(function)
         def bounded(*args: Any, **kwargs: Any) -> Any:
             self.budget.spend()
-            if compares:
-                args = tuple(map(self.compared, args))
+            if prepare is not None:
+                args = tuple(map(prepare, args))
             return self._seen(function(*args, **kwargs))
 
         return bounded
 
     def _seen(self, value: Any) -> Any:
         """What Python's own methods made of marked text is marked text still."""
-        return self._marks.seen(value) if type(value) is str else value
+        if type(value) is not str:
+            return value
+        self.budget.hold(len(value))
+        return self._marks.seen(value)
+
+    def _measured(self, value: Any) -> Any:
+        """An argument that is written out or compared: lists within lists can take for ever."""
+        if isinstance(value, list | tuple | dict):
+            self.budget.measure(value)
+        return value
 
     def counted(self, items: Iterable[Any]) -> Iterator[Any]:
         """What a loop runs over, one step for each item; _Compiler puts it there."""
@@ -201,10 +228,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
             yield item
 
     def compared(self, value: Any) -> Any:
-        """A side of a comparison; _Compiler puts it there. Lists within lists can take for ever to compare."""
-        if isinstance(value, list | tuple | Mapping):
-            self.budget.measure(value)
-        return value
+        """A side of a comparison, by its original characters; _Compiler puts it there."""
+        return plain_of(self._measured(value))
+
+    def _raise_exception(self, message: object) -> None:
+        raise TemplateRuntimeError(str(self._written(message)))
 
     # What templates write.
 
@@ -228,8 +256,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
     ) -> str:
         """JSON as transformers writes it for templates: keys in order, no HTML escapes, by default no \\u escapes."""
         self.budget.measure(value)
-        if isinstance(indent, int | str) and (indent if isinstance(indent, int) else len(indent)) > 16:
-            raise TooMuchError("it indents by more than 16")
+        layout = (*(separators or ()), indent if isinstance(indent, str) else " " * min(indent or 0, 17))
+        if max(map(len, layout)) > 16:
+            raise TooMuchError("it lays out JSON with more than 16 characters at a time")
         # A mark must not be escaped, so escaping comes after, by hand.
         text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
         if ensure_ascii:
@@ -315,20 +344,9 @@ def _make_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
     return dict(*args, **kwargs)
 
 
-def _raise_exception(message: object) -> None:
-    raise TemplateRuntimeError(str(message))
-
-
 def _check_name(name: object) -> None:
     if isinstance(name, str) and name.startswith("_"):
         raise SecurityError(f"the name {name!r} in a namespace begins with an underscore")
-
-
-def _check_format(form: str) -> str:
-    """The format string, unless it asks for a great width: `'%999999999d'`, `'{:{width}}'`, `'%*d'`."""
-    if re.search(r"\d{5,}|\{[^}]*\{|%[^a-zA-Z%]*\*", form):
-        raise TooMuchError("it formats with a width of its own choice")
-    return form
 
 
 def _escape(value: Any) -> str:

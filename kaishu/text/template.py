@@ -55,6 +55,7 @@ class ChatTemplate:
         control_tokens: Collection[str],
         special_tokens: Mapping[str, str] | None = None,
         now: Callable[[], datetime] = datetime.now,
+        cpu_seconds: float = 1.0,
     ) -> None:
         """Compile the templates.
 
@@ -62,12 +63,14 @@ class ChatTemplate:
         control_tokens: contents of the tokenizer's control tokens
         special_tokens: what templates may name: bos_token, eos_token, ...
         now:            the clock that `strftime_now` shows
+        cpu_seconds:    how long one rendering may compute (more for a long prompt); Qwen3's template takes 0.001
         raises:         TemplateError when a template isn't valid or asks for what no chat template may do
         """
         self._control_tokens = frozenset(control_tokens) | {THINK_START, THINK_END}
         self._marks = Marks(self._control_tokens)
         self._special_tokens = dict(special_tokens or {})
         self._now = now
+        self._cpu_seconds = cpu_seconds
         self._sources = dict(sources)
         self._compiled = {name: _compile(name, source, self._marks) for name, source in sources.items()}
         self._readable = {name: _readable(source) - set(self._special_tokens) for name, source in sources.items()}
@@ -161,7 +164,7 @@ class ChatTemplate:
 
         from kaishu.text.sandbox import Budget, Sandbox
 
-        budget = Budget(_characters(variables))
+        budget = Budget(_characters(variables), self._cpu_seconds)
         sandbox = Sandbox(marks, budget, self._now)
         try:
             template = Template.from_code(sandbox, self._compiled[name], dict(sandbox.globals))
@@ -169,7 +172,7 @@ class ChatTemplate:
         except KaishuError:
             raise
         except Exception as error:  # whatever a foreign program raises is the template's failure, not ours
-            raise _failure(name, error) from error
+            raise _failure(name, error, marks) from error
 
     def _thinking_at_the_end(self, rendered: str) -> Thinking:
         """Look behind the last control token that isn't a thinking tag: that is the turn that the model continues.
@@ -255,7 +258,7 @@ def _compile(name: str, source: str, marks: Marks) -> CodeType:
     try:
         return compile_template(source, marks)
     except Exception as error:  # Jinja's, but also Python's own, where the template is nested too deeply
-        raise _failure(name, error) from error
+        raise _failure(name, error, marks) from error
 
 
 def _readable(source: str) -> set[str]:
@@ -264,13 +267,13 @@ def _readable(source: str) -> set[str]:
     return variables_read(source) - set(OWN_VARIABLES)
 
 
-def _failure(name: str, error: Exception) -> TemplateError:
-    what = (
-        "it recurses without end" if isinstance(error, RecursionError) else str(error).strip() or type(error).__name__
-    )
+def _failure(name: str, error: Exception, marks: Marks) -> TemplateError:
+    what = marks.plain(str(error)).strip() or type(error).__name__
+    if isinstance(error, RecursionError):
+        what = "it recurses without end"
     line = getattr(error, "lineno", None)
     where = f" (line {line})" if line else ""
-    return TemplateError(f"The chat template {name!r} fails{where}: {what}.".replace("..", "."))
+    return TemplateError(f"The chat template {name!r} fails{where}: {what.removesuffix('.')}.")
 
 
 def _characters(value: object) -> int:
