@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from kaishu.config import ModelConfig, RopeConfig, config_from_json
 from kaishu.errors import ConfigError
-from kaishu.json_fields import MAX_BYTES, MAX_VALUES, parse_json_object, read_json_object
 from tests.tiny_checkpoints import KINDS
 
 # config.json of Qwen3-0.6B, as published.
@@ -192,78 +191,6 @@ def test_a_missing_head_dim_means_what_the_family_means(family: str) -> None:
     assert config_from_json(raw).head_dim == (128 if family == "qwen3" else 16)
 
 
-YARN = {"factor": 4.0, "original_max_position_embeddings": 128, "beta_fast": 16}
-LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
-SAME_MEANINGS = [
-    [
-        {"rope_theta": 5e5},
-        {"rope_theta": 500_000, "rope_scaling": None},
-        {"rope_theta": 5e5, "rope_scaling": {"rope_type": "default"}},
-        {"rope_theta": 5e5, "rope_scaling": {"type": "default"}},
-        {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
-        {"rope_parameters": {"rope_theta": 500_000}},
-        {"rope_theta": 5e5, "rope_parameters": None},
-        {"rope_theta": 5e5, "rope_scaling": {}, "rope_parameters": {}},
-        {"rope_theta": 5e5, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
-    ],
-    [
-        {"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2}},
-        {"rope_theta": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
-        {"rope_theta": 1e4, "rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 2.0}},
-        {"rope_parameters": {"rope_type": "linear", "rope_theta": 10_000, "factor": 2}},
-    ],
-    [
-        {"rope_theta": 1e6, "rope_scaling": {"type": "yarn", **YARN}},
-        {"rope_theta": 1e6, "rope_scaling": {"rope_type": "yarn", **YARN, "attention_factor": None}},
-        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, **YARN, "beta_slow": 1, "truncate": True}},
-        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, **YARN, "mscale": 0.7}},  # alone it says nothing
-    ],
-    [
-        {"rope_theta": 1e6, "rope_scaling": {"type": "yarn", "factor": 4.0}},  # the context as it is
-        {
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 1e6,
-                "factor": 4,
-                "original_max_position_embeddings": 40960,
-            }
-        },
-    ],
-    [
-        {"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", **LLAMA3}},
-        {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, **LLAMA3}},
-    ],
-]
-
-
-@pytest.mark.parametrize("spellings", SAME_MEANINGS)
-def test_spellings_of_one_rope_are_one_rope_here_and_in_transformers(spellings: list[dict[str, Any]]) -> None:
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-    base = without(FAMILIES["llama"], "rope_theta", "rope_scaling")
-    ropes = [config_from_json({**base, **spelling}).rope for spelling in spellings]
-    assert all(rope == ropes[0] for rope in ropes)
-    tables = [LlamaRotaryEmbedding(theirs({**base, **spelling})) for spelling in spellings]
-    assert all(t.inv_freq.equal(tables[0].inv_freq) for t in tables)
-    assert all(t.attention_scaling == tables[0].attention_scaling for t in tables)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(
-    "rope",
-    [
-        {},
-        {"rope_theta": None},
-        {"rope_scaling": {"type": "linear", "factor": 2.0}},
-        {"rope_parameters": {"rope_type": "default"}},
-        {"rope_parameters": {"rope_type": "default", "rope_theta": None}},
-    ],
-)
-def test_a_missing_theta_is_never_assumed(family: str, rope: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"rope_theta is (missing|null), and has no value that could be assumed"):
-        config_from_json({**without(FAMILIES[family], "rope_theta", "rope_scaling"), **rope})
-
-
 NAN, INFINITY = math.nan, math.inf
 WRONG = [
     ({"model_type": "mistral"}, r'model_type is "mistral"; allowed: qwen3, qwen3_moe, qwen2, llama'),
@@ -288,27 +215,7 @@ WRONG = [
     ({"eos_token_id": 96}, "eos_token_id is 96; allowed: an integer from -1 to 95"),
     ({"eos_token_id": [2, True]}, "eos_token_id"),
     ({"eos_token_id": "2"}, "eos_token_id"),
-    ({"rope_theta": 0}, "rope_theta is 0"),
-    ({"rope_theta": INFINITY}, "rope_theta is Infinity"),
-    ({"rope_theta": True}, "rope_theta is true"),
-    ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 'type is "dynamic"; allowed: default, linear, yarn, llama3'),
-    ({"rope_scaling": {"type": "longrope"}}, "longrope"),
-    ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
-    ({"rope_scaling": {"type": "linear", "factor": 0.5}}, r"factor is 0\.5"),
-    ({"rope_scaling": {"factor": 4.0}}, "has factor, which RoPE of type 'default' doesn't use"),
-    ({"rope_scaling": {"type": "default", "mrope_section": [16, 24, 24]}}, "mrope_section"),
-    ({"rope_scaling": {"type": "yarn", "rope_type": "linear", "factor": 2.0}}, "the same as rope_type"),
-    ({"rope_scaling": {"type": "yarn", "factor": 2.0, "beta_fast": 1, "beta_slow": 2}}, "beta_fast"),
-    ({"rope_scaling": {"rope_type": "llama3", **LLAMA3, "high_freq_factor": 1.0}}, "more than low_freq_factor"),
-    ({"rope_scaling": "yarn"}, "rope_scaling"),
-    ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "full_attention"),
-    ({"rope_parameters": {"rope_theta": 5.0}}, "the same as rope_theta outside"),
-    (
-        {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear", "factor": 2.0}},
-        "the same meaning as rope_parameters",
-    ),
     ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0\.5; allowed: 1"),
-    ({"rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
     ({"quantization_config": {"quant_method": "awq"}}, "Quantised checkpoints aren't read yet"),
     ({"pretraining_tp": 2}, "pretraining_tp is 2; allowed: 1"),
     ({"use_sliding_window": True, "sliding_window": 0}, "sliding_window is 0"),
@@ -410,33 +317,3 @@ def test_a_folder_without_config_says_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "weights.gguf").touch()
     with pytest.raises(ConfigError, match=r"no config\.json\. It holds: weights\.gguf"):
         ModelConfig.from_folder(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        (b"", "not valid JSON"),
-        (b"{", "not valid JSON"),
-        (b"[1]", "holds a JSON list; allowed: an object"),
-        (b'{"a": 1, "a": 2}', "the key 'a' occurs twice"),
-        (b'{"a": "\xff"}', "not valid JSON"),
-        (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
-        (b'{"a": ' + b"9" * 10_000 + b"}", "not valid JSON"),
-        (b'{"a": "' + b"x" * MAX_BYTES + b'"}', "at most 16,777,216 are read"),
-        (b'{"a": [' + b"0," * MAX_VALUES + b"0]}", "at most 500,000 are read"),
-    ],
-)
-def test_broken_or_hostile_json_is_a_config_error(tmp_path: Path, text: bytes, words: str) -> None:
-    (tmp_path / "config.json").write_bytes(text)
-    with pytest.raises(ConfigError, match=words):
-        ModelConfig.from_folder(tmp_path)
-
-
-def test_json_is_read_as_pythons_own_reader_reads_it(tmp_path: Path) -> None:
-    text = json.dumps(QWEN3_06B).encode()
-    (tmp_path / "config.json").write_bytes(text)
-    assert (
-        read_json_object(tmp_path / "config.json", ConfigError) == QWEN3_06B == parse_json_object(text, "", ConfigError)
-    )
-    with pytest.raises(ConfigError, match="can't be read"):
-        read_json_object(tmp_path / "absent.json", ConfigError)
