@@ -39,13 +39,19 @@ def test_the_softmax_is_over_all_experts_and_comes_before_the_choice(normalised,
     np.testing.assert_allclose(shares.numpy(), expected, rtol=2e-6)
 
 
-def test_the_router_softmax_runs_in_float32_for_a_bfloat16_model():
-    gate = Linear(torch.eye(3).bfloat16())
-    x = torch.tensor([[1.0, 1.0078125, -9.0]]).bfloat16()  # the first two differ by one bfloat16 step
-    shares, chosen = route(x, gate, dataclasses.replace(CONFIG, num_experts=3, norm_topk_prob=False))
-    expected = torch.softmax(x.double(), -1)[0, [1, 0]]
-    assert chosen.tolist() == [[1, 0]] and shares.dtype == torch.bfloat16
-    assert torch.equal(shares[0], expected.bfloat16())
+def test_the_router_rounds_only_its_result_in_a_bfloat16_model(rng):
+    scores = torch.tensor(rng.normal(size=(200, 6))).bfloat16()
+    shares, chosen = route(scores, Linear(torch.eye(6).bfloat16()), CONFIG)
+    best, expected_choice = torch.softmax(scores.double(), -1).topk(2)
+    expected = (best / best.sum(-1, keepdim=True)).bfloat16()
+    assert shares.dtype == torch.bfloat16
+    assert torch.equal(chosen, expected_choice) and torch.equal(shares, expected)
+
+
+def test_probabilities_that_bfloat16_cannot_tell_apart_are_told_apart():
+    scores = torch.tensor([[0.0, 0.001, -9.0]]).bfloat16()
+    config = dataclasses.replace(CONFIG, num_experts=3, num_experts_per_tok=1)
+    assert route(scores, Linear(torch.eye(3).bfloat16()), config)[1].tolist() == [[1]]
 
 
 def test_the_mixture_equals_each_token_sent_alone(rng):

@@ -59,3 +59,21 @@ def test_tokens_are_computed_only_as_they_are_taken(tiny_model):
     )
     next(text), next(text)
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    "cache, fed", [("recompute", [7, 8, 9, 10]), ("contiguous", [7, 1, 1, 1]), ("paged", [7, 1, 1, 1])]
+)
+def test_a_cache_that_remembers_is_fed_each_token_once(cache, fed, tiny_model, monkeypatch):
+    model = tiny_model("dense_untied")
+    kept, rows = CACHES[cache](model), []
+    append = kept.append
+
+    def counting(layer, batch, keys, values):
+        if layer == 0:
+            rows.append(len(keys))
+        return append(layer, batch, keys, values)
+
+    monkeypatch.setattr(kept, "append", counting)
+    list(generate(model, random_ids(320, 7), kept, max_tokens=4, end_tokens=()))
+    assert rows == fed
