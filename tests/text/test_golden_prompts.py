@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import unicodedata
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import kaishu
 from kaishu.text.template import ChatTemplate, RenderedPrompt
 from kaishu.text.tokenizer import Tokenizer
 from tests.text.golden_conversations import CONVERSATIONS, TOOL_SETS, cases
@@ -139,3 +141,34 @@ def test_control_ids_do_not_depend_on_what_messages_say(template, tokenizer, mes
         return [token_id for token_id in ids if token_id in set(tokenizer.control_tokens.values())]
 
     assert control_ids(messages, tools) == control_ids(harmless(messages), harmless(tools))
+
+
+# The bundled model has a template of our own, which renders as Qwen3's does.
+
+
+@pytest.fixture(scope="module")
+def bundled() -> tuple[ChatTemplate, Tokenizer]:
+    folder = Path(kaishu.__file__).parent / "models" / "tiny"
+    tokenizer = Tokenizer.from_folder(folder)
+    return ChatTemplate.from_folder(folder, control_tokens=tokenizer.control_tokens), tokenizer
+
+
+@pytest.mark.parametrize("case", CASES, ids=title)
+def test_the_bundled_template_renders_as_qwen3s(case, bundled):
+    template, tokenizer = bundled
+    prompt = render(template, case)
+    assert prompt.text == case["prompt"]
+    controls = set(tokenizer.control_tokens.values())
+    assert tokenizer.decode(tokenizer.encode_prompt(prompt)) == case["prompt"]  # it has no normaliser
+    assert controls.isdisjoint(tokenizer.encode(case["prompt"]))
+
+
+def test_the_bundled_tokenizer_has_qwen3s_control_tokens(bundled, tokenizer):
+    assert list(bundled[1].control_tokens) == list(tokenizer.control_tokens)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(MESSAGE, min_size=1, max_size=5), TOOLS, st.sampled_from([None, True, False]))
+def test_the_bundled_template_renders_any_conversation_as_qwen3s(template, bundled, messages, tools, thinking):
+    expected = template.render(messages, tools=tools, thinking=thinking)
+    assert bundled[0].render(messages, tools=tools, thinking=thinking) == expected

@@ -187,7 +187,7 @@ WRONG_TOOLS = {
     "tools[0].function is null": [{"type": "function"}],
     "tools[0].function.name is missing": [{"type": "function", "function": {}}],
     "tools[0].function.name is ''": [function(name="")],
-    "tools[0].function.name is 'a\\\\nb'": [function(name="a\nb")],
+    "tools[0].function.name is 'a\\nb'": [function(name="a\nb")],
     "tools[0].function.name is a number": [function(name=5)],
     "tools[0].function.description is a number": [function(description=5)],
     "tools[0].function.parameters is a list": [function(parameters=[])],
