@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from kaishu.cli.printable import printable
+from kaishu.cli.printable import counted, printable
 from kaishu.results import ChatCompletion
 from kaishu.text.channels import (
     ChannelDelta,
@@ -187,7 +187,7 @@ class TerminalAnswer:
 def numbers_line(completion: ChatCompletion) -> str:
     """What an answer took: `42 tokens · 31.2 tok/s · first token 0.18 s`."""
     num_tokens, timing = completion.usage.completion_tokens, completion.timing
-    parts = [f"{num_tokens:,} {'token' if num_tokens == 1 else 'tokens'}"]
+    parts = [counted(num_tokens, "token")]
     if timing.tokens_per_second is not None:
         parts.append(f"{timing.tokens_per_second:,.1f} tok/s")
     parts.append(f"first token {timing.first_token_seconds:.2f} s")

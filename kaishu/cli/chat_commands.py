@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from kaishu.cli import chat_file
 from kaishu.cli.chat_session import Session
-from kaishu.cli.printable import printable
+from kaishu.cli.printable import counted, printable
 from kaishu.errors import InvalidParameterError, InvalidRequestError
 from kaishu.sampling import SamplingParams
 
@@ -156,7 +156,7 @@ def _set(chat: Chat, argument: str) -> Next:
 def _save(chat: Chat, argument: str) -> Next:
     file = _file(argument, "/save")
     chat_file.save(chat.session, file)
-    chat.say(f"Saved {len(chat.session.turns)} messages to {file}.")
+    chat.say(f"Saved {counted(len(chat.session.turns), 'message')} to {file}.")
     return Next.READ
 
 
@@ -165,7 +165,7 @@ def _load(chat: Chat, argument: str) -> Next:
     loaded = chat_file.load(file, model=chat.session.model)
     loaded.totals = chat.session.totals
     chat.session = loaded
-    chat.say(f"Loaded {len(loaded.turns)} messages from {file}.")
+    chat.say(f"Loaded {counted(len(loaded.turns), 'message')} from {file}.")
     return Next.READ
 
 
@@ -180,7 +180,7 @@ def _stats(chat: Chat, _: str) -> Next:
     used = last.usage.total_tokens if last else 0
     speed = f", {totals.decoded_tokens / totals.decode_seconds:,.1f} tok/s" if totals.decode_seconds > 0 else ""
     chat.say(f"{chat.session.model}: {chat.description}")
-    chat.say(f"{totals.answers:,} answers, {totals.completion_tokens:,} tokens{speed}")
+    chat.say(f"{counted(totals.answers, 'answer')}, {counted(totals.completion_tokens, 'token')}{speed}")
     chat.say(f"context: {used:,} of {chat.context_tokens:,} tokens used by the last turn")
     return Next.READ
 

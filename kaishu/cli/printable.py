@@ -8,6 +8,7 @@ clipboard. Used wherever the command line prints what it didn't write itself; ex
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -37,7 +38,14 @@ def printable_json(value: Any) -> str:
     return: indented text without a final newline
     """
     # json.dumps escapes C0; outside strings JSON has none of these characters, so escaping afterwards is still JSON.
-    return json.dumps(value, ensure_ascii=False, indent=2).translate(_JSON_ESCAPES)
+    text = json.dumps(value, ensure_ascii=False, indent=2).translate(_JSON_ESCAPES)
+    # Lists of numbers (ids, shapes, bytes) go on one line. No string has a raw newline, so none can match.
+    return re.sub(r"\[\n\s+(-?\d[^\[\]{}\"]*)\n\s*\]", lambda numbers: f"[{' '.join(numbers[1].split())}]", text)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and its noun: `1 token`, `1,200 tokens`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def show_notes(notes: Iterable[str]) -> None:

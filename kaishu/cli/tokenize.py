@@ -27,7 +27,7 @@ def tokenize(
     ] = False,
 ) -> None:
     """Show the tokens of a text, or the text of tokens."""
-    from kaishu.cli.printable import printable, printable_json
+    from kaishu.cli.printable import counted, printable, printable_json
     from kaishu.cli.pull import fetch
     from kaishu.cli.stdin import read_stdin
     from kaishu.text.tokenizer import Tokenizer
@@ -50,7 +50,7 @@ def tokenize(
         print(f"\n{printable(decoded)}")
     else:
         num_bytes = len(decoded.encode())
-        print(f"\n{len(tokens):,} tokens, {len(decoded):,} characters, {num_bytes:,} bytes")
+        print(f"\n{counted(len(tokens), 'token')}, {counted(len(decoded), 'character')}, {counted(num_bytes, 'byte')}")
 
 
 def parse_ids(text: str) -> list[int]:

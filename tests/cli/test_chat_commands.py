@@ -112,11 +112,11 @@ def test_stats_add_up(chat):
 def test_save_and_load_bring_a_conversation_back(chat, tmp_path):
     chat.session.ask("remember me")
     chat.session.set_field("seed", "5")
-    assert "Saved 1 messages" in said(chat, f"/save {tmp_path}/chat.json")
+    assert "Saved 1 message to" in said(chat, f"/save {tmp_path}/chat.json")
     said(chat, "/reset")
     assert chat.session.turns == []
     chat.session.set_field("seed", None)
-    assert "Loaded 1 messages" in said(chat, f"/load {tmp_path}/chat.json")
+    assert "Loaded 1 message from" in said(chat, f"/load {tmp_path}/chat.json")
     assert chat.session.turns == [{"role": "user", "content": "remember me"}]
     assert chat.session.sampling == {"seed": 5}
 

@@ -34,10 +34,23 @@ def test_nothing_but_newlines_and_tabs_is_left_and_pieces_add_up(pieces):
     assert "".join(map(printable, pieces)) == whole
 
 
-@given(st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+@given(
+    st.recursive(
+        st.text() | st.integers() | st.floats(allow_nan=False) | st.none(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
 def test_json_has_no_control_characters_and_says_the_same(value):
     text = printable_json(value)
     assert CONTROLS & set(text) <= {"\n"}
+    assert json.loads(text) == value
+
+
+def test_lists_of_numbers_take_one_line():
+    value = {"ids": [1, 2], "mixed": [1, "a\n1"], "nested": [[1, -2], [3.5]], "texts": ["1", "[\n  1\n]"]}
+    text = printable_json(value)
+    assert '"ids": [1, 2],\n' in text
+    assert "[1, -2],\n" in text
     assert json.loads(text) == value
 
 

@@ -1,0 +1,84 @@
+"""docs/cli.md shows what the commands really print.
+
+Each ```console block is a command and its output, each ```text block that begins with `› ` a chat session; both are run
+and compared, but for measured numbers. `KAISHU_WRITE_DOCS=1 pytest tests/cli/test_docs.py` writes them anew.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kaishu.cli.chat import converse
+from kaishu.cli.chat_commands import Chat
+from kaishu.cli.chat_session import Session
+from kaishu.cli.main import main
+from kaishu.llm import LLM
+
+ROOT = Path(__file__).parents[2]
+CHAPTER = ROOT / "docs" / "cli.md"
+BLOCK = re.compile(r"(?<=```console\n)\$ .*?(?=```)|(?<=```text\n)› .*?(?=```)", re.DOTALL)
+MEASURED = re.compile(
+    r"[\d.,]+(?= tok/s| s\b)|(?<=_seconds\": )[\d.e-]+|(?<=per_second\": )[\d.]+|(?<=logprob\": )[\d.e-]+"
+)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> LLM:
+    return LLM("tiny", threads=1)
+
+
+@pytest.fixture
+def rerun(tiny, monkeypatch, capfd):
+    """`rerun(block)`: the same block with what is printed today."""
+    monkeypatch.setattr("kaishu.cli.options.ModelOptions.load", lambda _options, _model: tiny)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def rerun(block: str) -> str:
+        return _session(tiny, block) if block.startswith("› ") else _commands(block, monkeypatch, capfd)
+
+    return rerun
+
+
+def _commands(block: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> str:
+    shown = []
+    for line in re.findall(r"^\$ .*$", block, re.MULTILINE):
+        piped = re.fullmatch(r"\$ (?:echo (?P<text>'.*?'|\S+) \| )?kaishu (?P<arguments>.*)", line)
+        assert piped, f"not a command that can be checked: {line}"
+        text = shlex.split(piped["text"])[0] + "\n" if piped["text"] else ""
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        with pytest.raises(SystemExit):
+            main(shlex.split(piped["arguments"]))
+        captured = capfd.readouterr()
+        shown.append(f"{line}\n{captured.err}{captured.out}".replace(f"{ROOT}{os.sep}", ""))
+    return "\n".join(shown)
+
+
+def _session(llm: LLM, block: str) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    messages = iter([line.removeprefix("› ") for line in block.splitlines() if line.startswith("› ")])
+
+    def read() -> str | None:
+        message = next(messages, None)
+        if message is not None:
+            console.file.write(f"› {message}\n")
+        return message
+
+    converse(llm, Chat(Session("tiny"), console, llm.context_tokens, llm.description), read)
+    return console.file.getvalue().rstrip() + "\n"
+
+
+def test_the_chapter_shows_what_the_commands_print(rerun):
+    chapter = CHAPTER.read_text(encoding="utf-8")
+    renewed = BLOCK.sub(lambda block: rerun(block[0]), chapter)
+    if os.environ.get("KAISHU_WRITE_DOCS"):
+        CHAPTER.write_text(renewed, encoding="utf-8")
+    assert len(BLOCK.findall(chapter)) >= 5
+    assert MEASURED.sub("N", renewed) == MEASURED.sub("N", CHAPTER.read_text(encoding="utf-8"))
