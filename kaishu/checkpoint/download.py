@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
@@ -78,9 +78,9 @@ def needed_files(paths: Iterable[str], model: str) -> list[str]:
     raises: CheckpointError when the repository has no config.json, or its weights are only pickles or GGUF
     """
     all_paths = sorted(paths)
-    safe = [p for p in all_paths if not {"..", ""} & set(p.split("/")) and "\\" not in p and _depth_is_right(p)]
-    small = [path for path in safe if any(fnmatchcase(path, pattern) for pattern in SMALL_FILES)]
-    weights = [path for path in safe if any(fnmatchcase(path, pattern) for pattern in WEIGHT_FILES)]
+    flat = [path for path in all_paths if path.count("/") == path.startswith("additional_chat_templates/")]
+    small = [path for path in flat if any(fnmatchcase(path, pattern) for pattern in SMALL_FILES)]
+    weights = [path for path in flat if any(fnmatchcase(path, pattern) for pattern in WEIGHT_FILES)]
     if "config.json" not in small:
         raise CheckpointError(f"{model} has no config.json. It has: {and_more(all_paths)}.")
     if not weights:
@@ -95,10 +95,6 @@ def needed_files(paths: Iterable[str], model: str) -> list[str]:
             )
         raise CheckpointError(f"{model} has no weights. It has: {and_more(all_paths)}.")
     return small + weights
-
-
-def _depth_is_right(path: str) -> bool:
-    return len(PurePosixPath(path).parts) == (2 if path.startswith("additional_chat_templates/") else 1)
 
 
 def is_complete(folder: Path) -> bool:

@@ -96,28 +96,10 @@ def test_an_interrupted_process_leaves_what_the_next_one_continues(user: User) -
 
 
 def test_only_what_a_model_folder_needs_is_picked_and_weights_come_last() -> None:
-    listed = [
-        ".gitattributes",
-        "LICENSE",
-        "README.md",
-        "config.json",
-        "generation_config.json",
-        "merges.txt",
-        "vocab.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "additional_chat_templates/tool_use.jinja",
-        "chat_template.jinja",
-        "deeper/chat_template.jinja",
-        "model.safetensors.index.json",
-        "model-00002-of-00002.safetensors",
-        "model-00001-of-00002.safetensors",
-        "consolidated.safetensors",
-        "original/model-1-of-1.safetensors",
-        "pytorch_model-00001-of-00002.bin",
-        "onnx/config.json",
-    ]
-    assert needed_files(listed, "org/name") == [
+    unneeded = [".gitattributes", "LICENSE", "README.md", "merges.txt", "vocab.json", "deeper/chat_template.jinja"]
+    unneeded += ["consolidated.safetensors", "original/model-1-of-1.safetensors", "onnx/config.json"]
+    unneeded += ["pytorch_model-00001-of-00002.bin", "../config.json", "additional_chat_templates/../x.jinja"]
+    needed = [
         "additional_chat_templates/tool_use.jinja",
         "chat_template.jinja",
         "config.json",
@@ -128,6 +110,7 @@ def test_only_what_a_model_folder_needs_is_picked_and_weights_come_last() -> Non
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",
     ]
+    assert needed_files([*unneeded, *reversed(needed)], "org/name") == needed
 
 
 @pytest.mark.parametrize(

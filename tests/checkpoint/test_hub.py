@@ -54,7 +54,8 @@ def test_a_hub_out_of_order_is_unavailable_not_missing_the_model(user: User, pre
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_offline_without_a_copy_says_that_offline_is_why(user: User, prefix: str) -> None:
     answer = user.resolve(prefix + NAME, HF_HUB_OFFLINE="1")
-    assert answer["error"] == "HubUnavailableError" and "HF_HUB_OFFLINE" in answer["message"]
+    assert answer["error"] == "HubUnavailableError"
+    assert "is not in the local cache, and HF_HUB_OFFLINE forbids asking" in answer["message"]
     assert not user.hub.requests
 
 
@@ -94,6 +95,17 @@ def test_kaishu_hub_chooses_the_hub_for_plain_names(user: User) -> None:
 
 
 # Names that need no hub.
+
+
+def test_tiny_is_the_bundled_model_wherever_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import kaishu
+    from kaishu.checkpoint import open_checkpoint
+
+    (tmp_path / "tiny").mkdir()
+    monkeypatch.chdir(tmp_path)
+    folder = resolve("tiny")
+    assert folder == Path(kaishu.__file__).parent / "models" / "tiny"
+    assert open_checkpoint(folder).config.model_type == "qwen3"
 
 
 def test_a_local_folder_is_itself_however_it_is_spelt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
