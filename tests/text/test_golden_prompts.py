@@ -99,7 +99,7 @@ TOOL = st.builds(
 TOOLS = st.none() | st.lists(TOOL, min_size=1, max_size=3, unique_by=lambda tool: tool["function"]["name"])
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(MESSAGE, min_size=1, max_size=5), TOOLS, st.sampled_from([None, True, False]), st.booleans())
 def test_any_conversation_renders_as_transformers_renders_it(
     template: ChatTemplate, tokenizer: Tokenizer, transformers_tokenizer, messages, tools, thinking, generation_prompt
@@ -119,7 +119,7 @@ def test_any_conversation_renders_as_transformers_renders_it(
     assert ids == transformers_tokenizer.encode(expected, add_special_tokens=False)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(MESSAGE, min_size=1, max_size=5), TOOLS)
 def test_control_ids_do_not_depend_on_what_messages_say(template, tokenizer, messages, tools):
     """The same conversation with every `<` in outside text replaced has the same control ids, but for what its

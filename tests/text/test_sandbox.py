@@ -66,6 +66,8 @@ BOMBS = {
     "a range too long": "{{ range(10**9)|list|length }}",
     "ranges as lists": "{% for a in range(9999) %}{% set b = range(99999)|list %}{% endfor %}",
     "a filter over ranges": "{% for a in range(9999) %}{{ range(99999)|sum }}{% endfor %}",
+    "loops over one range": "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% for c in r %}{% endfor %}{% endfor %}{% endfor %}",
+    "slices of a long list": "{% set x = [0] * 900000 %}{% for i in range(99999) %}{% set y = x[::-1] %}{% endfor %}",
     "a recursive macro": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
     "a branching macro": "{% macro m(n) %}{% if n %}{{ m(n-1) }}{{ m(n-1) }}{% endif %}{% endmacro %}{{ m(60) }}",
     "a recursive loop": "{% for a in [1] recursive %}{{ loop([1, 1]) }}{% endfor %}",
@@ -262,4 +264,4 @@ def test_ten_thousand_messages_and_a_long_one_are_not_a_bomb():
         "{% set ns.n = ns.n + 1 %}{% endif %}{{ '<|im_start|>' + m.role + m.content|trim + '<|im_end|>' }}{% endfor %}{{ ns.n }}"
     )
     assert rendered(source, MESSAGES * 10_000).endswith("10000")
-    assert len(rendered(source, [{"role": "user", "content": "<a>" * 3_000_000}])) > 9_000_000
+    assert len(rendered(source, [{"role": "user", "content": "<a>" * 1_000_000}])) > 3_000_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kaishu.text.channels import ChannelCollector, ChannelParser
@@ -46,6 +46,13 @@ def test_nothing_is_shown_after_a_stop_string():
     assert stopping.push("more") == "" and stopping.finish() == ""
 
 
+@pytest.mark.parametrize("size", [1, 2, 100])
+@pytest.mark.parametrize("stops, expected", [(["abcd", "bc"], ("xa", "bc")), (["c", "abc", "bc"], ("x", "abc"))])
+def test_the_first_stop_string_to_be_complete_wins_and_the_longest_of_those(stops, expected, size):
+    assert run(stops, cut("xabcd", size)) == expected
+
+
+@settings(max_examples=400)
 @given(LETTERS, STOPS, st.lists(st.integers(1, 5), max_size=30))
 def test_any_cut_gives_what_the_definition_says(text, stops, sizes):
     """The definition, letter by letter: stop where any stop string first ends, before the longest that ends there."""
