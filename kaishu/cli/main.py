@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from kaishu.cli import chat, generate, inspect, pull, tokenize, verify
+from kaishu.cli.options import as_typed
 from kaishu.cli.printable import printable
-from kaishu.errors import KaishuError
+from kaishu.errors import InvalidParameterError, KaishuError
 
 # What typer raises for a wrong command line, wherever this version of it keeps the type.
 UsageError: Any = typer.BadParameter.__base__
@@ -69,7 +70,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = command.main(args=arguments, prog_name="kaishu", standalone_mode=False)
         sys.stdout.flush()
     except KaishuError as error:
-        show_error(str(error))
+        show_error(str(as_typed(error) if isinstance(error, InvalidParameterError) else error))
         code = 2
     except UsageError as error:
         code = _show_usage_error(error)

@@ -108,11 +108,11 @@ MODEL_OPTIONS = OptionGroup(
         ],
         "device": Annotated[str | None, _option("--device", "Where to compute: cpu, cuda, mps.", _MODEL, "NAME")],
         "threads": Annotated[int | None, _option("--threads", "CPU threads.", _MODEL, "N")],
-        "context": Annotated[
+        "context_tokens": Annotated[
             int | None, _option("--context", "Longest prompt and answer together, in tokens.", _MODEL, "TOKENS")
         ],
     },
-    lambda *, context, **given: ModelOptions(context_tokens=context, **given),
+    ModelOptions,
 )
 
 
@@ -123,20 +123,7 @@ def _sampling_params(**given: Any) -> "SamplingParams":
     said = {name: value for name, value in given.items() if value not in (None, [])}
     if biases:
         said["logit_bias"] = parse_logit_bias(biases)
-    try:
-        return SamplingParams.from_fields(said)
-    except InvalidParameterError as error:
-        # The user wrote --top-p, so the message says --top-p.
-        flag = _flag(error.field)
-        raise InvalidParameterError(flag, error.value, error.allowed, hint=error.hint) from error
-
-
-def _flag(field: str) -> str:
-    """How the option of a field is written: top_p → --top-p; `logit_bias[5]` and the like keep what they add."""
-    name = field.partition("[")[0]
-    kind = SAMPLING_OPTIONS.options[name]
-    flag: str = get_args(kind)[1].default
-    return flag + field[len(name) :]
+    return SamplingParams.from_fields(said)
 
 
 def parse_logit_bias(entries: list[str]) -> dict[int, float]:
@@ -152,9 +139,9 @@ def parse_logit_bias(entries: list[str]) -> dict[int, float]:
         try:
             key, bias = int(token_id), float(value)
         except ValueError:
-            raise InvalidParameterError("--logit-bias", entry, "ID=VALUE, such as 42=-5") from None
+            raise InvalidParameterError("logit_bias", entry, "ID=VALUE, such as 42=-5") from None
         if key in biases:
-            raise InvalidParameterError("--logit-bias", entry, "each token id once")
+            raise InvalidParameterError("logit_bias", entry, "each token id once")
         biases[key] = bias
     return biases
 
@@ -203,3 +190,16 @@ SAMPLING_OPTIONS = OptionGroup(
     },
     _sampling_params,
 )
+
+
+def as_typed(error: InvalidParameterError) -> InvalidParameterError:
+    """The same error about the option that the user typed: `--top-p is 1.5`, not `top_p is 1.5`.
+
+    error:  about a field; one without an option, and what follows the name in `logit_bias[5]`, stay as they are
+    """
+    name = error.field.partition("[")[0]
+    kind = {**MODEL_OPTIONS.options, **SAMPLING_OPTIONS.options}.get(name)
+    if kind is None:
+        return error
+    flag: str = get_args(kind)[1].default
+    return InvalidParameterError(flag + error.field[len(name) :], error.value, error.allowed, hint=error.hint)

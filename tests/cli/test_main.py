@@ -62,7 +62,7 @@ def test_the_version_is_the_package_s(capsys):
         (["generate", "tiny", "-p", "x", "--top-p", "1.5"], "--top-p is 1.5; allowed: a number from 0 to 1."),
         (["generate", "tiny", "-p", "x", "--top-k", "many"], "--top-k"),
         (["generate", "tiny", "-p", "x", "--logit-bias", "5"], "--logit-bias is '5'; allowed: ID=VALUE"),
-        (["generate", "tiny", "-p", "x", "--weights", "int3"], "weights is 'int3'; allowed"),
+        (["generate", "tiny", "-p", "x", "--weights", "int3"], "--weights is 'int3'; allowed"),
         (["generate", "tiny", "-p", ""], "The prompt is empty."),
         (["generate"], "MODEL"),
         (["genrate"], "'generate'"),
