@@ -8,6 +8,7 @@ request runs at a time.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -70,6 +71,8 @@ class LLM:
         self.executor: Executor = _reference_executor(self.checkpoint, dtype, device, threads, self.context_tokens)
         self.description = f"reference executor (PyTorch), {dtype} on {device}"
         self.notes: tuple[str, ...] = self.checkpoint.notes
+        for note in self.notes:
+            warnings.warn(note, stacklevel=2)
         num_token_ids = min(self.tokenizer.vocab_size, self.config.vocab_size)
         self._limits = Limits(
             context_tokens=self.context_tokens,

@@ -147,7 +147,7 @@ def test_a_prompt_that_fills_the_context_is_an_error_with_both_numbers(tokenizer
 
 
 def test_more_min_tokens_than_the_context_has_room_for_is_an_error(tokenizer: Tokenizer) -> None:
-    with pytest.raises(InvalidParameterError, match="min_tokens is 6.*5 left of the context"):
+    with pytest.raises(InvalidParameterError, match=r"min_tokens is 6.*5 left of the context"):
         run(tokenizer, [], prompt=[1] * 3, context_tokens=8, min_tokens=6)
 
 

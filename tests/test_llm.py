@@ -227,6 +227,19 @@ def test_a_folder_without_a_template_completes_text_but_does_not_chat(own_checkp
         base.chat(user("hi"))
 
 
+def test_a_tied_model_with_a_different_stored_head_warns_and_says_which_wins(own_checkpoint: Any) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    folder: Path = own_checkpoint("dense_tied", with_tokenizer=True)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = torch.flip(tensors["model.embed_tokens.weight"], [0])
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.warns(UserWarning, match=r"lm_head\.weight"):
+        loaded = kaishu.LLM(folder)
+    assert loaded.notes and not loaded.config.tie_word_embeddings
+
+
 def test_the_context_can_be_made_smaller() -> None:
     small = kaishu.LLM("tiny", context_tokens=32)
     assert small.generate("Once", temperature=0, ignore_eos=True).usage.total_tokens == 32

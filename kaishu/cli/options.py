@@ -92,11 +92,14 @@ class ModelOptions:
         model:  a bundled name, a folder or a hub's name
         raises: KaishuError
         """
+        import warnings
+
         from kaishu.cli.download_bar import download_bar
         from kaishu.llm import LLM
 
         given = {name: value for name, value in asdict(self).items() if value is not None}
-        with download_bar(model) as progress:
+        with download_bar(model) as progress, warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the command shows llm.notes in its own way
             return LLM(model, progress=progress, **given)
 
 

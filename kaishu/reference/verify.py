@@ -116,8 +116,10 @@ def reference_stages(model: Model, ids: Sequence[int]) -> Stages:
 def transformers_stages(folder: Path, dtype: DtypeName, ids: Sequence[int]) -> Stages:
     """The same stages of transformers' model, which is loaded for it and dropped; names and shapes as ours."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
     auto_model: Any = AutoModelForCausalLM
+    logging.disable_progress_bar()  # the table is the answer; a bar on the way would only stand in it
     model = auto_model.from_pretrained(
         folder,
         dtype=torch_dtype(dtype),
