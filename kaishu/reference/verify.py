@@ -119,7 +119,8 @@ def transformers_stages(folder: Path, dtype: DtypeName, ids: Sequence[int]) -> S
     from transformers.utils import logging
 
     auto_model: Any = AutoModelForCausalLM
-    logging.disable_progress_bar()  # the table is the answer; a bar on the way would only stand in it
+    hide_progress: Any = logging.disable_progress_bar
+    hide_progress()  # the table is the answer; a bar on the way would only stand in it
     model = auto_model.from_pretrained(
         folder,
         dtype=torch_dtype(dtype),
