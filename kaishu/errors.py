@@ -67,9 +67,7 @@ class InvalidParameterError(InvalidRequestError):
     """A sampling or generation field with a value out of its range, or a name that doesn't exist."""
 
     def __init__(self, field: str, value: object, allowed: str, *, hint: str | None = None) -> None:
-        shown = repr(value)
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        super().__init__(f"{field} is {shown}; allowed: {allowed}.", field=field, hint=hint)
+        super().__init__(f"{field} is {shown(value)}; allowed: {allowed}.", field=field, hint=hint)
         self.value = value
         self.allowed = allowed
 
@@ -92,8 +90,21 @@ class ContextLengthError(InvalidRequestError):
         self.context_tokens = context_tokens
 
 
+class OutOfMemoryError(KaishuError):
+    """Memory that the machine or the device doesn't have; says what for and how much."""
+
+
 class NumericalError(KaishuError):
     """The model computed NaN or infinity where a probability was needed; ends this request only."""
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: as Python writes it, cut at 80 characters, and without failing on any value."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to write whole numbers of more than 4,300 digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def and_more(names: Sequence[str], *, shown: int = 8) -> str:

@@ -10,6 +10,7 @@ position (after rejected guesses, say): what is there is overwritten, and what l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,9 +19,13 @@ import torch
 from torch import Tensor
 
 from kaishu.batch import TokenBatch
+from kaishu.errors import OutOfMemoryError
 
 if TYPE_CHECKING:
     from kaishu.reference.model import Model
+
+
+FIRST_PAGES = 64
 
 
 class Cache(Protocol):
@@ -105,6 +110,8 @@ class PagedCache:
 
     Sequences take pages as they grow, give them back when they end, and may share those of a common beginning
     (Kwon et al., 2023, arXiv:2309.06180). Who owns what is the caller's business: the cache only follows the table.
+    Memory is taken when a page is first used, in ever larger stretches, so that a model's longest context costs nothing
+    until somebody needs it.
     """
 
     remembers = True
@@ -112,8 +119,8 @@ class PagedCache:
     def __init__(self, model: Model, *, num_pages: int, page_tokens: int = 16) -> None:
         self.page_tokens = page_tokens
         self.pages = range(num_pages)
-        self.keys = _memory(model, num_pages * page_tokens)  # [layers, P·p, K, d]
-        self.values = _memory(model, num_pages * page_tokens)
+        self.keys = _memory(model, min(num_pages, FIRST_PAGES) * page_tokens)  # [layers, slots, K, d]
+        self.values = _memory(model, min(num_pages, FIRST_PAGES) * page_tokens)
 
     def append(self, layer: int, batch: TokenBatch, keys: Tensor, values: Tensor) -> Sequence[tuple[Tensor, Tensor]]:
         """See Cache: write at the positions' slots, return a copy gathered from all of a sequence's slots.
@@ -123,11 +130,20 @@ class PagedCache:
         return: [S, K, d] dtype of keys, [S, K, d] dtype of values, for each sequence
         """
         slots = [self._slots(batch, sequence).to(keys.device) for sequence in range(batch.num_sequences)]  # [S] each
+        self._make_room(1 + max(int(own.max()) for own in slots))
         lengths = np.diff(batch.query_starts)
         new = torch.cat([own[-length:] for own, length in zip(slots, lengths, strict=True)])  # [T]
         self.keys[layer, new] = keys
         self.values[layer, new] = values
         return [(self.keys[layer, own], self.values[layer, own]) for own in slots]  # [S, K, d]
+
+    def _make_room(self, num_slots: int) -> None:
+        """Take memory for so many slots, and at least twice what there is, so that copying it over stays rare."""
+        held = self.keys.shape[1]
+        assert num_slots <= len(self.pages) * self.page_tokens, "the page table has only pages that exist"
+        if num_slots > held:
+            taken = min(max(num_slots, 2 * held), len(self.pages) * self.page_tokens)
+            self.keys, self.values = _copied(self.keys, taken), _copied(self.values, taken)
 
     def _slots(self, batch: TokenBatch, sequence: int) -> Tensor:
         """Where a sequence's positions lie: page · p + offset in the page. return: [S] int64"""
@@ -138,7 +154,29 @@ class PagedCache:
 
 
 def _memory(model: Model, *places: int) -> Tensor:
-    """Room for one key (or value) a layer and place. Not cleared: what was never written is never read."""
+    """Room for one key (or value) a layer and place."""
     config, weight = model.config, model.embed_tokens
     shape = (config.num_hidden_layers, *places, config.num_key_value_heads, config.head_dim)
-    return torch.empty(shape, dtype=weight.dtype, device=weight.device)
+    return _room(shape, weight)
+
+
+def _copied(memory: Tensor, num_slots: int) -> Tensor:
+    """The same keys (or values) in a larger stretch of memory. memory: [layers, slots, K, d] float"""
+    larger = _room((memory.shape[0], num_slots, *memory.shape[2:]), memory)
+    larger[:, : memory.shape[1]] = memory
+    return larger
+
+
+def _room(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Memory that isn't cleared: what was never written is never read.
+
+    raises: OutOfMemoryError
+    """
+    try:
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    except RuntimeError as error:  # torch's own out-of-memory errors are of this type, on every device
+        size_gb = 2 * math.prod(shape) * like.element_size() / 1e9
+        raise OutOfMemoryError(
+            f"There is no memory for the KV cache: keys and values need {size_gb:,.1f} GB on {like.device}.",
+            hint="Make the context smaller (context_tokens=…, --context N), or the prompt shorter.",
+        ) from error

@@ -31,12 +31,12 @@ class SamplingParams:
     top_k:               keep the k likeliest tokens; 0 or -1 keeps all
     top_p:               keep the smallest set of likeliest tokens whose probability reaches p; 0 keeps one
     min_p:               keep tokens at least min_p times as likely as the likeliest
-    repetition_penalty:  > 0; divides (if positive, else multiplies) logits of tokens in the prompt or the output
+    repetition_penalty:  0.01 to 100; divides (if positive, else multiplies) logits of tokens in the prompt or the output
     presence_penalty:    -2 to 2; subtracted once from the logit of each token in the output
     frequency_penalty:   -2 to 2; subtracted from a token's logit once for each time it is in the output
     seed:                0 to 2^63 - 1; None draws a new one
     max_tokens:          ≥ 1; None goes on to the end of the context
-    min_tokens:          no end token and no stop string ends the output before so many tokens
+    min_tokens:          no end token ends the output before so many tokens; stop strings are looked for in what follows
     stop:                strings that end the output; they are not part of it
     stop_token_ids:      token ids that end the output, beside the model's own; they are not part of it
     ignore_eos:          the model's end tokens are never chosen, so only stop rules and max_tokens end the output
@@ -65,7 +65,7 @@ class SamplingParams:
         _check_integer("top_k", self.top_k, low=-1)
         _check_number("top_p", self.top_p, low=0.0, high=1.0)
         _check_number("min_p", self.min_p, low=0.0, high=1.0)
-        _check_number("repetition_penalty", self.repetition_penalty, above=0.0)
+        _check_number("repetition_penalty", self.repetition_penalty, low=0.01, high=100.0)
         _check_number("presence_penalty", self.presence_penalty, low=-2.0, high=2.0, optional=False)
         _check_number("frequency_penalty", self.frequency_penalty, low=-2.0, high=2.0, optional=False)
         _check_integer("seed", self.seed, low=0, high=2**63 - 1)
@@ -119,28 +119,19 @@ def _check_number(
     field: str,
     value: object,
     *,
-    low: float | None = None,
+    low: float,
     high: float | None = None,
-    above: float | None = None,
     optional: bool = True,
 ) -> None:
     if value is None and optional:
         return
-    if above is not None:
-        allowed = f"a number above {above:g}"
-    elif high is None:
-        allowed = f"a number of at least {low:g}"
-    else:
-        allowed = f"a number from {low:g} to {high:g}"
+    allowed = f"a number of at least {low:g}" if high is None else f"a number from {low:g} to {high:g}"
     is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    number = float(value) if is_number else math.nan  # type: ignore[arg-type]
-    inside = (
-        math.isfinite(number)
-        and (low is None or number >= low)
-        and (high is None or number <= high)
-        and (above is None or number > above)
-    )
-    if not inside:
+    try:
+        number = float(value) if is_number else math.nan  # type: ignore[arg-type]
+    except OverflowError:  # a whole number that no float can hold
+        number = math.inf
+    if not math.isfinite(number) or number < low or (high is not None and number > high):
         raise InvalidParameterError(field, value, allowed)
 
 

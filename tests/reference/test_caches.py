@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kaishu.batch import SequenceTokens, pack
+from kaishu.errors import OutOfMemoryError
 from kaishu.reference.caches import ContiguousCache, PagedCache, RecomputeCache
 from tests.reference.parity import our_logits, random_ids
 
@@ -135,3 +136,20 @@ def test_a_page_table_that_does_not_reach_is_refused(tiny_model):
     step = pack([SequenceTokens([1] * 6, 0, [2]), SequenceTokens([1] * 6, 0, [0, 1])])
     with pytest.raises(AssertionError, match="covers every position"):
         model.forward(step, cache)
+
+
+def test_pages_take_memory_when_they_are_first_used_and_keep_what_they_hold(tiny_model):
+    model = tiny_model("dense_tied")
+    ids = random_ids(320, 80)
+    cache = PagedCache(model, num_pages=10**9, page_tokens=1)  # would be terabytes if it were taken at once
+    first = cache.keys.shape[1]
+    pages = [position * 7 % 400 for position in range(80)]
+    (found,) = run_in_steps(model, cache, [ids], [list(range(5, 80, 9))], pages=[pages])
+    torch.testing.assert_close(found, our_logits(model, ids), **CLOSE)
+    assert first < 400 <= cache.keys.shape[1] < 2000
+
+
+def test_memory_that_is_not_there_is_an_error_with_its_size(tiny_model):
+    cache = PagedCache(tiny_model("dense_tied"), num_pages=2**40, page_tokens=16)
+    with pytest.raises(OutOfMemoryError, match=r"keys and values need [\d,.]+ GB"):
+        tiny_model("dense_tied").forward(pack([SequenceTokens([1], 0, [2**30])]), cache)

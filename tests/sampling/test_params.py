@@ -29,11 +29,11 @@ ACCEPTED = [
     ("logprobs", [None, 0, 20]),
 ]
 REFUSED = [
-    ("temperature", [-1, -1e-9, math.nan, math.inf, "1", True, [1]]),
+    ("temperature", [-1, -1e-9, math.nan, math.inf, "1", True, [1], 10**400]),
     ("top_k", [-2, 1.5, "3", True, math.nan]),
     ("top_p", [-0.1, 1.5, math.nan, "1"]),
     ("min_p", [-0.1, 2, math.nan]),
-    ("repetition_penalty", [0, -1, math.nan, math.inf]),
+    ("repetition_penalty", [0, -1, 5e-324, 1e308, math.nan, math.inf]),
     ("presence_penalty", [-2.1, 2.1, math.nan, None]),
     ("frequency_penalty", [-2.1, 2.1, math.nan, None]),
     ("seed", [-1, 2**63, 1.0, "0"]),
@@ -42,7 +42,7 @@ REFUSED = [
     ("stop", ["", ["a", ""], [1], None, 5, ["x"] * 65]),
     ("stop_token_ids", [[-1], ["1"], 5, None, [True]]),
     ("ignore_eos", [1, None, "yes"]),
-    ("logit_bias", [{"abc": 1}, {-1: 1}, {1: 101}, {1: math.nan}, {1: "x"}, [1], {1.5: 1}, {"-1": 1}]),
+    ("logit_bias", [{"abc": 1}, {-1: 1}, {1: 101}, {1: math.nan}, {1: "x"}, [1], {1.5: 1}, {"-1": 1}, {1: 10**400}]),
     ("logprobs", [-1, 21, 2 * 10**9, True, 1.0]),
 ]
 
@@ -58,6 +58,11 @@ def test_a_value_out_of_range_is_an_error_that_names_the_field(field: str, value
         SamplingParams(**{field: value})
     assert caught.value.field.startswith(field)
     assert field in str(caught.value) and "allowed:" in str(caught.value)
+
+
+def test_a_number_too_long_to_write_out_is_refused_all_the_same() -> None:
+    with pytest.raises(InvalidParameterError, match="seed is a number of thousands of digits"):
+        SamplingParams(seed=-(10**5000))
 
 
 def test_every_field_has_accepted_and_refused_values_here() -> None:
