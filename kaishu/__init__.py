@@ -10,11 +10,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kaishu.errors import KaishuError
+    from kaishu.errors import (
+        CheckpointError,
+        ConfigError,
+        ContextLengthError,
+        HubUnavailableError,
+        InvalidMessagesError,
+        InvalidParameterError,
+        InvalidRequestError,
+        KaishuError,
+        MissingDependencyError,
+        ModelNotFoundError,
+        NumericalError,
+        OutOfMemoryError,
+        TemplateError,
+        TokenizerError,
+    )
     from kaishu.llm import LLM
     from kaishu.results import ChatCompletion, ChatEnd, Completion, CompletionEnd, TextDelta
     from kaishu.sampling import SamplingParams
-    from kaishu.text.channels import ContentDelta, ThinkingDelta, ToolCall, ToolCallArguments, ToolCallStart
+    from kaishu.text.channels import (
+        ContentDelta,
+        ThinkingDelta,
+        ToolCall,
+        ToolCallArguments,
+        ToolCallEnd,
+        ToolCallStart,
+    )
 
 __version__ = "0.1.0"
 
@@ -22,15 +44,29 @@ __all__ = [
     "LLM",
     "ChatCompletion",
     "ChatEnd",
+    "CheckpointError",
     "Completion",
     "CompletionEnd",
+    "ConfigError",
     "ContentDelta",
+    "ContextLengthError",
+    "HubUnavailableError",
+    "InvalidMessagesError",
+    "InvalidParameterError",
+    "InvalidRequestError",
     "KaishuError",
+    "MissingDependencyError",
+    "ModelNotFoundError",
+    "NumericalError",
+    "OutOfMemoryError",
     "SamplingParams",
+    "TemplateError",
     "TextDelta",
     "ThinkingDelta",
+    "TokenizerError",
     "ToolCall",
     "ToolCallArguments",
+    "ToolCallEnd",
     "ToolCallStart",
 ]
 
@@ -42,11 +78,18 @@ def __getattr__(name: str) -> Any:
     raises: AttributeError for any other name
     """
     homes = {
-        "kaishu.errors": ("KaishuError",),
+        "kaishu.errors": tuple(name for name in __all__ if name.endswith("Error")),
         "kaishu.llm": ("LLM",),
         "kaishu.results": ("ChatCompletion", "ChatEnd", "Completion", "CompletionEnd", "TextDelta"),
         "kaishu.sampling": ("SamplingParams",),
-        "kaishu.text.channels": ("ContentDelta", "ThinkingDelta", "ToolCall", "ToolCallArguments", "ToolCallStart"),
+        "kaishu.text.channels": (
+            "ContentDelta",
+            "ThinkingDelta",
+            "ToolCall",
+            "ToolCallArguments",
+            "ToolCallEnd",
+            "ToolCallStart",
+        ),
     }
     for module, names in homes.items():
         if name in names:

@@ -8,8 +8,8 @@ template before it and the channels after it.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from kaishu.batch import Executor, SequenceTokens, pack
 from kaishu.errors import ContextLengthError, InvalidParameterError, InvalidRequestError
@@ -57,7 +57,6 @@ class Generation:
     """One request while it runs and after. Iterate over it for pieces of text; then read its fields.
 
     token_ids:     what was generated, without the end token
-    text:          the text released so far
     finish_reason: "stop" or "length" once iteration is over; None before
     raises:        ContextLengthError or InvalidRequestError when made, NumericalError while running
     """
@@ -89,19 +88,20 @@ class Generation:
             end_token_ids=limits.end_token_ids,
             absent_ids=limits.absent_token_ids,
         )
+        self._ends = limits.end_token_ids.union(params.stop_token_ids)
         self.token_ids: list[int] = []
         self.logprobs: list[PositionLogprobs] = []
-        self.text = ""
         self.finish_reason: FinishReason | None = None
+        self._released: list[str] = []
         self._num_sampled = 0
-        self._started = time.perf_counter()
-        self._first_token = self._last_token = self._started
+        self._started = self._first_token = self._last_token = 0.0
 
     def __iter__(self) -> Iterator[str]:
         """Yield the text as it becomes certain: whole characters, and nothing that may yet be part of a stop string."""
+        self._started = time.perf_counter()
         for piece in self._pieces():
             if piece:
-                self.text += piece
+                self._released.append(piece)
                 yield piece
 
     def _pieces(self) -> Iterator[str]:
@@ -109,7 +109,7 @@ class Generation:
         stopping = StopStrings(self.params.stop)
         for token in sampled_tokens(self._executor, self._prompt_ids, self._sampler):
             self._count_token()
-            if token.token_id in self._ends():
+            if token.token_id in self._ends:
                 self.finish_reason = "stop"
                 break
             self.token_ids.append(token.token_id)
@@ -130,9 +130,6 @@ class Generation:
             self.finish_reason = "stop"
         yield stopping.finish()
 
-    def _ends(self) -> Collection[int]:
-        return self._limits.end_token_ids.union(self.params.stop_token_ids)
-
     def _count_token(self) -> None:
         self._last_token = time.perf_counter()
         if self._num_sampled == 0:
@@ -141,13 +138,20 @@ class Generation:
 
     def _keep_logprobs(self, token: SampledToken) -> None:
         if token.logprob is not None:
+            chosen = self._described(token.token_id, token.logprob)
+            if token.token_id in self._tokenizer.special_token_ids:  # it is no part of the text, so it adds no bytes
+                chosen = replace(chosen, text="", bytes=b"")
             top = tuple(self._described(entry.token_id, entry.logprob) for entry in token.top)
-            self.logprobs.append(PositionLogprobs(self._described(token.token_id, token.logprob), top))
+            self.logprobs.append(PositionLogprobs(chosen, top))
 
     def _described(self, token_id: int, logprob: float) -> TokenLogprob:
-        is_shown = token_id not in self._tokenizer.special_token_ids
-        raw = self._tokenizer.token_bytes(token_id) if is_shown else b""
-        return TokenLogprob(token_id, self._tokenizer.decode([token_id]), raw, logprob)
+        raw = self._tokenizer.token_bytes(token_id)
+        return TokenLogprob(token_id, raw.decode("utf-8", errors="replace"), raw, logprob)
+
+    @property
+    def text(self) -> str:
+        """The text released so far."""
+        return "".join(self._released)
 
     @property
     def usage(self) -> Usage:
@@ -156,7 +160,7 @@ class Generation:
 
     @property
     def timing(self) -> Timing:
-        """Seconds from the start of the request to its first token, and from there to the last."""
+        """Seconds from the start of the iteration to the first token, and from there to the last."""
         return Timing(
             first_token_seconds=self._first_token - self._started,
             decode_seconds=self._last_token - self._first_token,

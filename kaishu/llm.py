@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ from kaishu.text.template import ChatTemplate, RenderedPrompt
 from kaishu.text.tokenizer import Tokenizer
 
 PAGE_TOKENS = 16
+MAX_THREADS = 1024
 DtypeName = Literal["float32", "bfloat16"]
 Message = Mapping[str, Any]
 Tool = Mapping[str, Any]
@@ -39,7 +40,7 @@ class LLM:
 
     model:          "tiny" (bundled), a folder, or a name on a hub such as "Qwen/Qwen3-0.6B"
     executor:       "reference" computes with the PyTorch model; "auto" takes the best there is, today the same
-    weights:        "float32" or "bf16"; "auto" is float32 on a CPU and the checkpoint's own type elsewhere
+    weights:        "float32" or "bf16"; "auto" is float32 on a CPU, and elsewhere bf16 unless the checkpoint is float32
     device:         any torch device: "cpu", "cuda", "mps"
     threads:        how many CPU threads compute; None leaves it to torch
     context_tokens: prompt and output together; None is the model's own limit
@@ -60,8 +61,10 @@ class LLM:
     ) -> None:
         _check_choice("executor", executor, ("auto", "reference"))
         _check_choice("weights", weights, ("auto", "float32", "bf16"))
-        if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
-            raise InvalidParameterError("threads", threads, "a whole number of at least 1")
+        if not isinstance(device, str):
+            raise InvalidParameterError("device", device, "a string: the name of a torch device")
+        if threads is not None:
+            _check_integer("threads", threads, 1, MAX_THREADS)
         self.checkpoint: Checkpoint = open_checkpoint(resolve(str(model), progress=progress))
         self.config: ModelConfig = self.checkpoint.config
         self.context_tokens = _checked_context(context_tokens, self.config.max_position_embeddings)
@@ -100,8 +103,9 @@ class LLM:
 
         return: TextDelta …, then one CompletionEnd
         """
-        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        generation = self._generation(token_ids, _merged(params, fields))
+        merged = _merged(params, fields)
+        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else self._checked_ids("prompt", prompt)
+        generation = self._generation(token_ids, merged)
         return self._completion_deltas(generation)
 
     def _completion_deltas(self, generation: Generation) -> Iterator[TextDelta | CompletionEnd]:
@@ -127,19 +131,28 @@ class LLM:
         tools: Sequence[Tool] | None = None,
         thinking: bool | None = None,
         params: SamplingParams | None = None,
+        continue_final_message: bool = False,
         template_arguments: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> ChatCompletion:
         """Answer a conversation.
 
-        messages: as in OpenAI's API: role, content, and tool_calls or tool_call_id where they belong
-        tools:    function tools as in OpenAI's API, offered to the model
-        thinking: whether the model thinks first; None leaves it to the template
-        params:   how to choose tokens; or give its fields by name: chat(messages, temperature=0)
-        raises:   InvalidRequestError and its kinds, TemplateError, NumericalError
+        messages:               as in OpenAI's API: role, content, and tool_calls or tool_call_id where they belong
+        tools:                  function tools as in OpenAI's API, offered to the model
+        thinking:               whether the model thinks first; None leaves it to the template
+        params:                 how to choose tokens; or give its fields by name: chat(messages, temperature=0)
+        continue_final_message: go on with the final message, which is the assistant's; the answer is what is added
+        template_arguments:     further variables that the model's template reads
+        raises: InvalidRequestError and its kinds, TemplateError, NumericalError
         """
         *_, end = self.stream_chat(
-            messages, tools=tools, thinking=thinking, params=params, template_arguments=template_arguments, **fields
+            messages,
+            tools=tools,
+            thinking=thinking,
+            params=params,
+            continue_final_message=continue_final_message,
+            template_arguments=template_arguments,
+            **fields,
         )
         assert isinstance(end, ChatEnd)
         return end.completion
@@ -151,15 +164,22 @@ class LLM:
         tools: Sequence[Tool] | None = None,
         thinking: bool | None = None,
         params: SamplingParams | None = None,
+        continue_final_message: bool = False,
         template_arguments: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> Iterator[ChannelDelta | ChatEnd]:
         """As `chat`, delta by delta as it comes. Leaving the iterator early ends the request.
 
-        return: ThinkingDelta, ContentDelta, ToolCallStart, ToolCallArguments …, then one ChatEnd
+        return: ThinkingDelta, ContentDelta, ToolCallStart, ToolCallArguments, ToolCallEnd …, then one ChatEnd
         """
         merged = _merged(params, fields)
-        prompt = self.render(messages, tools=tools, thinking=thinking, template_arguments=template_arguments)
+        prompt = self.render(
+            messages,
+            tools=tools,
+            thinking=thinking,
+            continue_final_message=continue_final_message,
+            template_arguments=template_arguments,
+        )
         generation = self._generation(self.tokenizer.encode_prompt(prompt), merged)
         parser = ChannelParser(prompt.thinking, parse_tool_calls=bool(tools))
         return self._chat_deltas(generation, parser)
@@ -196,15 +216,22 @@ class LLM:
         *,
         tools: Sequence[Tool] | None = None,
         thinking: bool | None = None,
+        continue_final_message: bool = False,
         template_arguments: Mapping[str, Any] | None = None,
     ) -> RenderedPrompt:
-        """The prompt that a chat would send to the model; `.text` shows it.
+        """The prompt that a chat would send to the model; `.text` shows it. Arguments as for `chat`.
 
         raises: InvalidMessagesError, TemplateError
         """
         if isinstance(self.template, TemplateError):
             raise self.template
-        return self.template.render(messages, tools=tools, thinking=thinking, arguments=template_arguments)
+        return self.template.render(
+            messages,
+            tools=tools,
+            thinking=thinking,
+            continue_final_message=continue_final_message,
+            arguments=template_arguments,
+        )
 
     def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """What the model predicts after each token of a text.
@@ -213,7 +240,7 @@ class LLM:
         return:    [T, V] float32; row t predicts token t + 1
         raises:    InvalidRequestError, ContextLengthError
         """
-        ids = self._checked_ids(token_ids)
+        ids = self._checked_ids("token_ids", token_ids)
         if not ids:
             raise InvalidRequestError("There are no token ids to compute logits for.", field="token_ids")
         if len(ids) > self.context_tokens:
@@ -229,15 +256,19 @@ class LLM:
 
     def _generation(self, token_ids: Sequence[int], params: SamplingParams) -> Generation:
         filled = params.with_defaults(self.config.generation)
-        return Generation(self.executor, self.tokenizer, self._checked_ids(token_ids), filled, self._limits)
+        return Generation(self.executor, self.tokenizer, token_ids, filled, self._limits)
 
-    def _checked_ids(self, token_ids: Sequence[int]) -> list[int]:
+    def _checked_ids(self, field: str, token_ids: object) -> list[int]:
+        """A caller's token ids as a list; text, bytes and mappings can be iterated, but aren't meant so."""
+        if isinstance(token_ids, str | bytes | bytearray | Mapping) or not isinstance(token_ids, Iterable):
+            raise InvalidParameterError(field, token_ids, "a sequence of token ids")
+        ids = list(token_ids)
         allowed = f"token ids from 0 to {self.config.vocab_size - 1:,}"
-        for token_id in token_ids:
+        for token_id in ids:
             is_id = isinstance(token_id, int | np.integer) and not isinstance(token_id, bool)
             if not is_id or not 0 <= token_id < self.config.vocab_size:
-                raise InvalidParameterError("prompt", token_id, allowed)
-        return [int(token_id) for token_id in token_ids]
+                raise InvalidParameterError(field, token_id, allowed)
+        return [int(token_id) for token_id in ids]
 
     def _one_at_a_time(self) -> _Turn:
         return _Turn(self._busy)
@@ -264,6 +295,8 @@ class _Turn:
 def _merged(params: SamplingParams | None, fields: Mapping[str, Any]) -> SamplingParams:
     if params is None:
         return SamplingParams.from_fields(fields)
+    if not isinstance(params, SamplingParams):
+        raise InvalidParameterError("params", params, "SamplingParams", hint="Or give its fields by name.")
     if fields:
         raise InvalidRequestError(
             f"Sampling was given twice: as params and as {', '.join(fields)}.", field="params", hint="Give one of them."
@@ -276,12 +309,15 @@ def _check_choice(field: str, value: object, allowed: tuple[str, ...]) -> None:
         raise InvalidParameterError(field, value, " or ".join(repr(choice) for choice in allowed))
 
 
+def _check_integer(field: str, value: object, low: int, high: int, *, limit: str = "") -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidParameterError(field, value, f"a whole number from {low} to {limit}{high:,}")
+
+
 def _checked_context(context_tokens: int | None, model_limit: int) -> int:
     if context_tokens is None:
         return model_limit
-    is_integer = isinstance(context_tokens, int) and not isinstance(context_tokens, bool)
-    if not is_integer or not 2 <= context_tokens <= model_limit:
-        raise InvalidParameterError("context_tokens", context_tokens, f"2 to the model's own limit of {model_limit:,}")
+    _check_integer("context_tokens", context_tokens, 2, model_limit, limit="the model's own limit of ")
     return context_tokens
 
 

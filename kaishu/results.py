@@ -19,6 +19,7 @@ class TokenLogprob:
     """A token, the bytes it stands for, and the natural logarithm of its probability.
 
     `text` is the token decoded alone, where a byte sequence cut by the token's edge shows as U+FFFD; `bytes` is exact.
+    A chosen token that doesn't show in the text, such as `<|im_start|>`, has neither, so that bytes add up to the text.
     """
 
     token_id: int

@@ -132,7 +132,9 @@ def test_log_probability_entries_carry_bytes_that_add_up_to_the_text(tokenizer: 
     generation, _, _ = run(tokenizer, answer, logprobs=3)
     assert b"".join(entry.chosen.bytes for entry in generation.logprobs).decode() == generation.text == TEXT + "x"
     assert [entry.chosen.token_id for entry in generation.logprobs] == generation.token_ids
-    assert all(len(entry.top) == 3 and entry.top[0] == entry.chosen for entry in generation.logprobs)
+    assert all(len(entry.top) == 3 and entry.top[0].token_id == entry.chosen.token_id for entry in generation.logprobs)
+    (hidden,) = [entry for entry in generation.logprobs if entry.chosen.token_id == special]
+    assert (hidden.chosen.text, hidden.top[0].bytes) == ("", b"<|im_start|>")
 
 
 def test_an_empty_prompt_is_an_error(tokenizer: Tokenizer) -> None:

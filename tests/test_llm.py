@@ -126,6 +126,34 @@ def test_seeds_repeat_and_differ(llm: kaishu.LLM) -> None:
     assert len({sample(seed) for seed in range(4)}) > 1
 
 
+def test_token_ids_may_come_as_any_sequence(llm: kaishu.LLM) -> None:
+    expected = llm.logits([1, 2, 3])
+    for ids in ((1, 2, 3), np.array([1, 2, 3], np.uint16), (i for i in (1, 2, 3)), range(1, 4)):
+        np.testing.assert_array_equal(llm.logits(ids), expected)  # type: ignore[arg-type]
+
+
+def test_an_assistants_message_is_continued_where_it_stops(llm: kaishu.LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(llm, monkeypatch, " more")
+    messages = [*user("Go on."), {"role": "assistant", "content": "<think>\nok\n</think>\n\nOnce"}]
+    assert llm.render(messages, continue_final_message=True).text.endswith("\n\nOnce")
+    answer = llm.chat(messages, continue_final_message=True)
+    assert (answer.content, answer.reasoning) == (" more", "")
+
+
+def test_a_very_long_context_costs_nothing_until_it_is_used(own_checkpoint: Any) -> None:
+    folder: Path = own_checkpoint("dense_tied", with_tokenizer=True)
+    config = json.loads((folder / "config.json").read_text())
+    config["max_position_embeddings"] = 30_000_000
+    (folder / "config.json").write_text(json.dumps(config))
+    assert kaishu.LLM(folder).generate([1, 2, 3], max_tokens=2).usage.completion_tokens >= 1
+
+
+def test_every_public_name_exists_and_nothing_else_does() -> None:
+    assert all(getattr(kaishu, name) is not None for name in kaishu.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'LMM'"):
+        kaishu.LMM  # noqa: B018
+
+
 def test_where_thinking_starts_follows_from_the_prompt(llm: kaishu.LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(llm, monkeypatch, "Paris.", "<think>\nplan\n</think>\n\nHi", "<think>\nlong and lo")
     answer = llm.chat(user("?"), thinking=False)
@@ -180,6 +208,16 @@ def test_a_second_stream_is_refused_while_the_first_runs(llm: kaishu.LLM) -> Non
         (lambda llm: llm.generate([-1]), InvalidParameterError, "prompt is -1"),
         (lambda llm: llm.generate([999_999]), InvalidParameterError, "prompt is 999999"),
         (lambda llm: llm.generate(["a"]), InvalidParameterError, "prompt is 'a'"),
+        (lambda llm: llm.generate(b"Once"), InvalidParameterError, "prompt is b'Once'"),
+        (lambda llm: llm.generate({1: 2}), InvalidParameterError, "a sequence of token ids"),
+        (lambda llm: llm.generate(None), InvalidParameterError, "prompt is None"),
+        (lambda llm: llm.generate([10**5000]), InvalidParameterError, "thousands of digits"),
+        (lambda llm: llm.generate("a", 5), InvalidParameterError, "params is 5"),
+        (lambda llm: llm.generate("a", {"max_tokens": 1}), InvalidParameterError, "fields by name"),
+        (lambda llm: llm.logits("ab"), InvalidParameterError, "token_ids is 'ab'"),
+        (lambda llm: llm.logits([True]), InvalidParameterError, "token_ids is True"),
+        (lambda llm: llm.chat(user("hi"), thinking="false"), InvalidParameterError, "thinking is 'false'"),
+        (lambda llm: llm.chat(user("hi"), continue_final_message=True), InvalidMessagesError, "role user"),
         (lambda llm: llm.generate("x " * 3000), ContextLengthError, "2,048"),
         (lambda llm: llm.generate("x", temprature=0), InvalidRequestError, "Did you mean temperature"),
         (lambda llm: llm.generate("x", temperature=-1), InvalidParameterError, "temperature is -1"),
@@ -195,6 +233,9 @@ def test_a_second_stream_is_refused_while_the_first_runs(llm: kaishu.LLM) -> Non
         (lambda llm: kaishu.LLM("tiny", weights="int3"), InvalidParameterError, "weights is 'int3'"),
         (lambda llm: kaishu.LLM("tiny", context_tokens=10**6), InvalidParameterError, "own limit of 2,048"),
         (lambda llm: kaishu.LLM("tiny", threads=0), InvalidParameterError, "threads is 0"),
+        (lambda llm: kaishu.LLM("tiny", threads=2**40), InvalidParameterError, "threads is"),
+        (lambda llm: kaishu.LLM("tiny", device=None), InvalidParameterError, "device is None"),
+        (lambda llm: kaishu.LLM("tiny", device="meta"), InvalidParameterError, "device is 'meta'"),
         (lambda llm: kaishu.LLM("tiny", device="abacus"), InvalidParameterError, "device"),
     ],
 )

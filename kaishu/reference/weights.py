@@ -65,8 +65,8 @@ def torch_device(name: str) -> torch.device:
     """The torch device of that name. Raises InvalidParameterError if this machine or this torch has no such device."""
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.empty(1, device=device).cpu()  # "meta" has no memory to read from
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InvalidParameterError(
             "device", name, "cpu, or a device that this torch can use, such as cuda, cuda:1 or mps", hint=reason
