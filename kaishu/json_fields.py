@@ -26,18 +26,21 @@ class _RepeatedKeyError(ValueError):
 def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise _RepeatedKeyError(f"the key {next(k for k in keys if keys.count(k) > 1)[:80]!r} occurs twice")
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _RepeatedKeyError(f"the key {key[:80]!r} occurs twice")
+            seen.add(key)
     return values
 
 
-def parse_json_object(text: bytes, source: str, error: type[KaishuError]) -> dict[str, Any]:
-    """Parse one JSON object, in time and memory that don't depend on how hostile the text is.
+def parse_json(text: bytes, source: str, error: type[KaishuError]) -> Any:
+    """Parse one JSON value, in time and memory that don't depend on how hostile the text is.
 
     text:   UTF-8
     source: what the text is, for messages: "config.json"
-    error:  the type to raise when it isn't an object, is too large or says a key twice
-    return: the object
+    error:  the type to raise when it isn't JSON, is too large or says a key twice
+    return: the value
     """
     if len(text) > MAX_BYTES:
         raise error(f"{source} is {len(text):,} bytes of JSON; at most {MAX_BYTES:,} are read.")
@@ -45,29 +48,44 @@ def parse_json_object(text: bytes, source: str, error: type[KaishuError]) -> dic
     if num_values > MAX_VALUES:
         raise error(f"{source} has about {num_values:,} values; at most {MAX_VALUES:,} are read.")
     try:
-        parsed = json.loads(text.decode("utf-8"), object_pairs_hook=_no_key_twice)
+        return json.loads(text.decode("utf-8"), object_pairs_hook=_no_key_twice)
     except RecursionError:
         raise error(f"{source} is nested too deeply to be read.") from None
     except ValueError as problem:  # also JSONDecodeError, UnicodeDecodeError and numbers of thousands of digits
         raise error(f"{source} is not valid JSON: {problem}.") from None
+
+
+def parse_json_object(text: bytes, source: str, error: type[KaishuError]) -> dict[str, Any]:
+    """Parse one JSON object: as parse_json, and any other value is an error too."""
+    return _as_object(parse_json(text, source, error), source, error)
+
+
+def _as_object(parsed: Any, source: str, error: type[KaishuError]) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise error(f"{source} holds a JSON {type(parsed).__name__}; allowed: an object, {{...}}.")
     return parsed
 
 
-def read_json_object(path: Path, error: type[KaishuError]) -> dict[str, Any]:
-    """Read and parse one file that holds a JSON object.
+def read_json(path: Path, error: type[KaishuError]) -> Any:
+    """Read and parse one file that holds a JSON value.
 
     path:   the file; its name is what messages call it
-    error:  the type to raise when the file can't be read, or as parse_json_object does
-    return: the object
+    error:  the type to raise when the file can't be read, or as parse_json does
+    return: the value
     """
     try:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
     except OSError as problem:
         raise error(f"{path} can't be read: {problem.strerror or problem}.") from None
-    return parse_json_object(text, path.name, error)
+    except ValueError as problem:  # a path that no file can have: with a zero character, or half of a surrogate pair
+        raise error(f"{str(path)!r} can't be read: {problem}.") from None
+    return parse_json(text, path.name, error)
+
+
+def read_json_object(path: Path, error: type[KaishuError]) -> dict[str, Any]:
+    """Read and parse one file that holds a JSON object: as read_json, and any other value is an error too."""
+    return _as_object(read_json(path, error), path.name, error)
 
 
 def shown(value: object) -> str:

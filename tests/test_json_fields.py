@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,19 @@ from hypothesis import strategies as st
 
 from kaishu.config import ModelConfig
 from kaishu.errors import CheckpointError, ConfigError
-from kaishu.json_fields import MAX_BYTES, MAX_VALUES, JsonFields, parse_json_object, read_json_object, shown
+from kaishu.json_fields import (
+    MAX_BYTES,
+    MAX_VALUES,
+    JsonFields,
+    parse_json,
+    parse_json_object,
+    read_json,
+    read_json_object,
+    shown,
+)
 from tests.test_config import QWEN3_06B
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
@@ -36,6 +49,34 @@ def test_broken_or_hostile_json_is_a_config_error(tmp_path: Path, text: bytes, w
     (tmp_path / "config.json").write_bytes(text)
     with pytest.raises(ConfigError, match=words):
         ModelConfig.from_folder(tmp_path)
+
+
+def test_looking_for_a_repeated_key_takes_time_in_proportion() -> None:
+    """400,000 keys, the last one again: comparing each with each takes most of an hour, so a minute is room enough."""
+    program = """
+from kaishu.errors import ConfigError
+from kaishu.json_fields import parse_json_object
+keys = [f'"{i}": 0' for i in range(400_000)]
+try:
+    parse_json_object(("{" + ",".join([*keys, keys[-1]]) + "}").encode(), "x.json", ConfigError)
+except ConfigError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.stdout == "x.json is not valid JSON: the key '399999' occurs twice.\n", done.stderr
+
+
+def test_json_that_is_no_object_is_read_where_any_value_will_do(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text("[1, {}]")
+    assert read_json(tmp_path / "list.json", ConfigError) == parse_json(b"[1, {}]", "", ConfigError) == [1, {}]
+    with pytest.raises(ConfigError, match=r"list\.json holds a JSON list; allowed: an object"):
+        read_json_object(tmp_path / "list.json", ConfigError)
+
+
+@pytest.mark.parametrize("name", ["absent.json", "x" * 300, "a\0b", "\ud800", "."])
+def test_a_path_that_cannot_be_read_is_an_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="can't be read"):
+        read_json(tmp_path / name, ConfigError)
 
 
 def test_json_is_read_as_pythons_own_reader_reads_it(tmp_path: Path) -> None:
