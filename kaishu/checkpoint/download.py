@@ -3,7 +3,7 @@
 Owns the transfer and the list of files that a model folder needs. Knows nothing of hubs and their APIs. Used by
 huggingface.py for weights and by modelscope.py for everything.
 
-    FILE.part  grows, is locked while a process writes to it, and survives an interruption
+    FILE.part  grows, survives an interruption, and is locked by its one writer until it is gone from there
     FILE       appears by renaming, after size and SHA-256 were found right
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
+import os
 import shutil
 import sys
 import time
@@ -24,7 +24,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from kaishu.errors import CheckpointError, HubUnavailableError, KaishuError, ModelNotFoundError, and_more
-from kaishu.json_fields import MAX_BYTES, parse_json_object
+from kaishu.json_fields import MAX_BYTES, parse_json_object, read_json_object
 
 Progress = Callable[[int, int], None]
 """Called as bytes arrive: how many of the model's bytes are here, and how many there are in all."""
@@ -34,9 +34,6 @@ SMALL_FILES = (
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.json",
     "chat_template.jinja",
     "additional_chat_templates/*.jinja",
     "model.safetensors.index.json",
@@ -104,9 +101,9 @@ def is_complete(folder: Path) -> bool:
     if (folder / "model.safetensors").is_file():
         return True
     try:
-        index = json.loads((folder / "model.safetensors.index.json").read_bytes())
+        index = read_json_object(folder / "model.safetensors.index.json", CheckpointError)
         return all((folder / name).is_file() for name in set(index["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (CheckpointError, OSError, KeyError, TypeError, AttributeError):
         return False
 
 
@@ -136,20 +133,27 @@ def get_json(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
     return parse_json_object(text, f"the answer of {url}", HubUnavailableError)
 
 
-def report_on_terminal(done_bytes: int, total_bytes: int) -> None:
-    """The progress that is shown when the caller has none of its own: one line on a terminal, nothing elsewhere."""
-    if sys.stderr.isatty():
-        end = "\n" if done_bytes == total_bytes else ""
-        print(f"\rkaishu: {done_bytes / 1e6:,.1f} of {total_bytes / 1e6:,.1f} MB", end=end, file=sys.stderr, flush=True)
+class ProgressLines:
+    """The progress that is shown when the caller has nothing better: a line on stderr for each tenth."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._tenths = -1
+
+    def __call__(self, done_bytes: int, total_bytes: int) -> None:
+        tenths = 10 * done_bytes // max(total_bytes, 1)
+        if tenths > self._tenths:
+            self._tenths = tenths
+            print(f"{self._model}: {done_bytes / 1e6:,.0f} of {total_bytes / 1e6:,.0f} MB", file=sys.stderr)
 
 
 class TransferMeter:
     """Adds up the bytes of a model's files and reports them."""
 
-    def __init__(self, total_bytes: int, report: Progress | None) -> None:
+    def __init__(self, total_bytes: int, report: Progress) -> None:
         self.total_bytes = total_bytes
         self.done_bytes = 0
-        self._report = report or report_on_terminal
+        self._report = report
 
     def add(self, num_bytes: int) -> None:
         """More bytes are here; negative when some turned out to be useless."""
@@ -163,20 +167,50 @@ def download(file: RemoteFile, target: Path, meter: TransferMeter) -> None:
     raises: StatusError for an answer that won't change, HubUnavailableError when the transfer keeps breaking, arrives
             damaged, has no room, or is being done by another process
     """
-    if target.is_file() and target.stat().st_size == file.size:
+    if _is_here(file, target):
         meter.add(file.size)
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
-    with part.open("ab") as output:
-        try:
-            fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise HubUnavailableError(f"Another process is downloading {file.path} now; wait for it.") from None
+    with _opened_alone(part, file) as output:
+        if _is_here(file, target):  # another process has brought it since we looked
+            part.unlink()
+            meter.add(file.size)
+            return
         _check_room(file, output.tell(), target.parent)
         _transfer(file, output, meter)
-    _check_contents(file, part, meter)
-    part.replace(target)
+        _check_contents(file, part, meter)
+        part.replace(target)
+
+
+def _is_here(file: RemoteFile, target: Path) -> bool:
+    return target.is_file() and target.stat().st_size == file.size
+
+
+@contextmanager
+def _opened_alone(part: Path, file: RemoteFile) -> Iterator[IO[bytes]]:
+    """Open the partial file to append to, as the only process that does, until the end of the context.
+
+    raises: HubUnavailableError when another process has it
+    """
+    while True:
+        with part.open("ab") as output:
+            try:
+                fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise HubUnavailableError(f"Another process is downloading {file.path} now; wait for it.") from None
+            # Between opening and locking, another process may have written more, or taken the file from its place.
+            if _is_at(part, output):
+                output.seek(0, os.SEEK_END)
+                yield output
+                return
+
+
+def _is_at(path: Path, file: IO[bytes]) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def _check_room(file: RemoteFile, have: int, folder: Path) -> None:

@@ -20,12 +20,14 @@ from pathlib import Path
 from kaishu.checkpoint.download import Progress
 from kaishu.config import folder_contents
 from kaishu.errors import CheckpointError, InvalidParameterError, ModelNotFoundError
+from kaishu.json_fields import shown
 
 __all__ = ["BUNDLED", "Progress", "resolve"]
 
 BUNDLED = "tiny"
 _HUBS = ("huggingface", "modelscope")
 _HUB_NAME = re.compile(r"(?:(?P<hub>\w+):)?(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>[\w.-]+(?:/[\w.-]+)*))?")
+_MAX_HUB_NAME = 240  # the caches make one file name of it; the hubs themselves stop earlier
 _WHAT_NAMES_ARE = "A name is `tiny`, a folder with config.json in it, or a model on a hub, such as Qwen/Qwen3-0.6B."
 
 
@@ -41,20 +43,41 @@ def resolve(name: str, *, progress: Progress | None = None, refresh: bool = Fals
     """
     if name == BUNDLED:
         return _bundled()
-    path = Path(name).expanduser()
+    if not name:  # as a path it would be the folder one stands in
+        raise ModelNotFoundError("The name of the model is empty.", hint=_WHAT_NAMES_ARE)
+    try:
+        return _local_folder(name) or _from_hub(*_hub_name(name), progress, refresh)
+    except OSError as problem:  # a name longer than a file's may be, a folder that others mustn't look into
+        why = problem.strerror or str(problem)
+        raise ModelNotFoundError(f"{shown(name)} can't be looked up: {why}.", hint=_WHAT_NAMES_ARE) from None
+
+
+def _local_folder(name: str) -> Path | None:
+    """The folder of that name on this machine; None if there is none."""
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError:
+        user = shown(name.partition("/")[0])
+        raise ModelNotFoundError(f"{user} is nobody's home folder here.", hint=_WHAT_NAMES_ARE) from None
     if path.is_dir():
         return _model_folder(path)
     if path.exists():
         raise _is_a_file(path)
+    return None
+
+
+def _hub_name(name: str) -> tuple[str, str, str | None]:
+    """What a name says if it isn't a local folder's. return: the hub, the model's name there, the revision if any"""
     match = _HUB_NAME.fullmatch(name)
-    if match is None or ".." in name:
+    if match is None or ".." in name or len(name) > _MAX_HUB_NAME:
         looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1
-        found = "There is no such folder" if looks_like_path else f"{name!r} is neither a folder nor a model's name"
-        raise ModelNotFoundError(f"{found}: {path}." if looks_like_path else f"{found}.", hint=_WHAT_NAMES_ARE)
+        is_not = f"There is no such folder: {Path(name).expanduser()}"
+        found = is_not if looks_like_path else f"{shown(name)} is neither a folder nor a model's name"
+        raise ModelNotFoundError(f"{found}.", hint=_WHAT_NAMES_ARE)
     source = match["hub"] or os.environ.get("KAISHU_HUB") or _HUBS[0]
     if source not in _HUBS:
         raise InvalidParameterError("model" if match["hub"] else "KAISHU_HUB", source, f"{' or '.join(_HUBS)}")
-    return _from_hub(source, match["name"], match["revision"], progress, refresh)
+    return source, match["name"], match["revision"]
 
 
 def _from_hub(source: str, name: str, revision: str | None, progress: Progress | None, refresh: bool) -> Path:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kaishu.checkpoint.download import (
     OFFLINE_HINT,
     Progress,
+    ProgressLines,
     RemoteFile,
     StatusError,
     TransferMeter,
@@ -66,7 +67,7 @@ def fetch(name: str, revision: str, progress: Progress | None) -> Path:
         needed = needed_files(siblings, name)
         weights = [path for path in needed if path.endswith(".safetensors")]
         small = [path for path in needed if path not in weights]
-        meter = TransferMeter(sum(siblings[path].size or 0 for path in weights), progress)
+        meter = TransferMeter(sum(siblings[path].size or 0 for path in weights), progress or ProgressLines(name))
         with _no_bars():
             snapshot_download(name, revision=revision, allow_patterns=small, endpoint=api.endpoint)
         blobs = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "blobs"

@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 from kaishu.checkpoint.download import (
     OFFLINE_HINT,
     Progress,
+    ProgressLines,
     RemoteFile,
     StatusError,
     TransferMeter,
@@ -70,7 +71,7 @@ def fetch(name: str, revision: str, progress: Progress | None) -> Path:
         files = _listed(answer, name, revision, endpoint)
         folder = cache_folder(name, revision)
         needed = [files[path] for path in needed_files(files, name)]
-        meter = TransferMeter(sum(file["Size"] for file in needed), progress)
+        meter = TransferMeter(sum(file["Size"] for file in needed), progress or ProgressLines(name))
         for file in needed:
             url = f"{api}?{urlencode({'Revision': revision, 'FilePath': file['Path']})}"
             remote = RemoteFile(file["Path"], url, file["Size"], file.get("Sha256") or None, _HEADERS)

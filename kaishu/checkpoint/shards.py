@@ -6,6 +6,7 @@ opened. Knows nothing of what a model needs: that is names.py. Reads through saf
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from kaishu.json_fields import read_json_object, shown
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+_MAX_FILE_NAME_BYTES = 255  # what file systems take
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 PICKLE_HINT = (
     "Pickles run code when they are opened. Use a revision with *.safetensors, or convert it where you trust it: "
@@ -60,7 +62,8 @@ def path_inside(folder: Path, name: str) -> Path:
 
     raises: CheckpointError for names with a directory in them and for links that lead out
     """
-    if name in ("", ".", "..") or any(character in name for character in "/\\\0"):
+    is_path = name in ("", ".", "..") or any(character in name for character in "/\\\0")
+    if is_path or len(name.encode("utf-8", "surrogatepass")) > _MAX_FILE_NAME_BYTES:
         raise CheckpointError(f"{folder} names {shown(name)} as one of its files; allowed: a plain file name, no path.")
     home = folder.resolve()
     try:
@@ -96,7 +99,8 @@ def _open_indexed(folder: Path, weight_map: Mapping[str, str]) -> Shards:
     paths = [path_inside(folder, name) for name in names]  # every name is judged before any file is opened
     missing = [path.name for path in paths if not path.exists()]
     if missing:
-        lost = sum(file in missing for file in weight_map.values())
+        tensors_in = Counter(weight_map.values())
+        lost = sum(tensors_in[file] for file in missing)
         raise CheckpointError(
             f"{folder} lacks {len(missing)} of {len(names)} weight files: {and_more(missing)}. "
             f"{INDEX_FILE} lists {lost:,} tensors in what is missing.",

@@ -25,25 +25,15 @@ def download_bar(model: str) -> Iterator[Progress]:
     yields: what to call with the bytes that are here and the bytes in all
     """
     if not sys.stderr.isatty():
-        yield _Lines(model)
+        from kaishu.checkpoint.download import ProgressLines
+
+        yield ProgressLines(model)
         return
     bar = _Bar(model)
     try:
         yield bar
     finally:
         bar.close()
-
-
-class _Lines:
-    def __init__(self, model: str) -> None:
-        self._model = model
-        self._tenths = -1
-
-    def __call__(self, done: int, total: int) -> None:
-        tenths = 10 * done // max(total, 1)
-        if tenths > self._tenths:
-            self._tenths = tenths
-            print(f"{self._model}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB", file=sys.stderr)
 
 
 class _Bar:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kaishu.checkpoint.download import is_complete, needed_files
+from kaishu.checkpoint.download import ProgressLines, is_complete, needed_files
+from kaishu.checkpoint.hub import resolve
 from kaishu.errors import CheckpointError
 from tests.checkpoint.hub_user import DRIVER, FILES, NAME, PREFIXES, WEIGHTS, User, contents_of
 
@@ -60,14 +63,90 @@ def test_a_damaged_transfer_is_noticed_and_kept_nowhere(user: User, prefix: str)
 
 
 def test_two_downloads_of_one_file_do_not_mix(user: User) -> None:
-    import fcntl
-
     folder = user.home / "cache" / "kaishu" / "modelscope" / NAME / "master"
     folder.mkdir(parents=True)
     with (folder / "model.safetensors.part").open("ab") as other_process:
         fcntl.flock(other_process, fcntl.LOCK_EX)
         answer = user.resolve("modelscope:" + NAME)
     assert answer["error"] == "HubUnavailableError" and "Another process" in answer["message"]
+
+
+def test_a_file_is_checked_and_put_in_its_place_before_another_process_may_touch_it(user: User) -> None:
+    """The first process is held in its check of the SHA-256, while the second one tries."""
+    checking, go_on = user.home / "checking", user.home / "go_on"
+    held = f"""
+import hashlib, time
+from pathlib import Path
+digest = hashlib.file_digest
+def slow_digest(*arguments):
+    if "model.safetensors" in arguments[0].name:
+        Path({str(checking)!r}).touch()
+        while not Path({str(go_on)!r}).exists():
+            time.sleep(0.005)
+    return digest(*arguments)
+hashlib.file_digest = slow_digest
+"""
+    command = [sys.executable, "-c", held + DRIVER, "modelscope:" + NAME]
+    first = subprocess.Popen(command, env=user.process_environment(), stdout=subprocess.PIPE, text=True)
+    while first.poll() is None and not checking.exists():
+        time.sleep(0.005)
+    second = user.resolve_in_a_process("modelscope:" + NAME)
+    go_on.touch()
+    answer = json.loads(first.communicate()[0])
+    assert second["error"] == "HubUnavailableError" and "Another process" in second["message"]
+    assert contents_of(answer["folder"])["model.safetensors"] == WEIGHTS
+    assert user.resolve("modelscope:" + NAME)["folder"] == answer["folder"]
+
+
+@pytest.mark.parametrize("other_process", ["finishes", "finds damage", "writes more and is killed"])
+def test_what_another_process_does_just_before_the_lock_is_seen(
+    user: User, monkeypatch: pytest.MonkeyPatch, other_process: str
+) -> None:
+    """It had the lock when we opened the partial file, and did one more thing before it let go."""
+    folder = user.home / "cache" / "kaishu" / "modelscope" / NAME / "master"
+    folder.mkdir(parents=True)
+    part = folder / "model.safetensors.part"
+    part.write_bytes(WEIGHTS[:1000])
+    lock = fcntl.flock
+
+    def lock_later(output: Any, operation: int) -> None:
+        if output.name == str(part):
+            monkeypatch.setattr(fcntl, "flock", lock)
+            if other_process == "finds damage":
+                part.unlink()
+            elif other_process == "finishes":
+                part.write_bytes(WEIGHTS)
+                part.rename(folder / "model.safetensors")
+            else:
+                part.write_bytes(WEIGHTS[:2000])
+        lock(output, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_later)
+    answer = user.resolve("modelscope:" + NAME)
+    assert contents_of(answer["folder"])["model.safetensors"] == WEIGHTS
+    assert not part.exists() and answer["progress"][-1][0] == answer["progress"][-1][1]
+    asked = [headers.get("Range") for headers in user.hub.gets(r"model\.safetensors$")]
+    assert (
+        asked == {"finishes": [], "finds damage": [None], "writes more and is killed": ["bytes=2000-"]}[other_process]
+    )
+
+
+def test_a_log_gets_a_line_for_each_tenth(capsys: pytest.CaptureFixture[str]) -> None:
+    report = ProgressLines("m")
+    for done in range(0, 1001):
+        report(done * 1_000_000, 1_000_000_000)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 11
+    assert (lines[0], lines[-1]) == ("m: 0 of 1,000 MB", "m: 1,000 of 1,000 MB")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_download_that_nobody_watches_still_says_how_far_it_is(
+    user: User, prefix: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.checkpoint.hub_user.resolve", lambda name, **_: resolve(name))
+    assert "folder" in user.resolve(prefix + NAME)
+    assert capsys.readouterr().err.splitlines()[-1] == f"{NAME}: 3 of 3 MB"
 
 
 def test_an_interrupted_process_leaves_what_the_next_one_continues(user: User) -> None:
@@ -97,6 +176,7 @@ def test_an_interrupted_process_leaves_what_the_next_one_continues(user: User) -
 
 def test_only_what_a_model_folder_needs_is_picked_and_weights_come_last() -> None:
     unneeded = [".gitattributes", "LICENSE", "README.md", "merges.txt", "vocab.json", "deeper/chat_template.jinja"]
+    unneeded += ["special_tokens_map.json", "added_tokens.json", "chat_template.json"]  # text/ doesn't read them
     unneeded += ["consolidated.safetensors", "original/model-1-of-1.safetensors", "onnx/config.json"]
     unneeded += ["pytorch_model-00001-of-00002.bin", "../config.json", "additional_chat_templates/../x.jinja"]
     needed = [
@@ -133,7 +213,7 @@ def test_a_folder_is_complete_only_with_every_shard(tmp_path: Path) -> None:
         (tmp_path / name).write_text("{}")
     assert not is_complete(tmp_path)
     index = tmp_path / "model.safetensors.index.json"
-    for broken in ("", "[]", "{}", '{"weight_map": 3}'):
+    for broken in ("", "[]", "{}", '{"weight_map": 3}', '{"a": ' + "[" * 100_000, '{"weight_map": {"a": [1]}}'):
         index.write_text(broken)
         assert not is_complete(tmp_path)
     index.write_text(json.dumps({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}))

@@ -108,6 +108,21 @@ def test_tiny_is_the_bundled_model_wherever_one_stands(tmp_path: Path, monkeypat
     assert open_checkpoint(folder).config.model_type == "qwen3"
 
 
+def test_a_folder_that_must_not_be_looked_into_is_an_error_with_the_systems_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, **_: object) -> object:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)  # root may look everywhere, so no real folder will do
+    with pytest.raises(ModelNotFoundError, match="can't be looked up: Permission denied"):
+        resolve(str(tmp_path))
+
+
+def test_the_bundled_model_stays_small() -> None:
+    assert sum(path.stat().st_size for path in resolve("tiny").rglob("*") if path.is_file()) <= 6_000_000
+
+
 def test_a_local_folder_is_itself_however_it_is_spelt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "Qwen" / "model"
     folder.mkdir(parents=True)
@@ -147,11 +162,17 @@ def test_a_folder_of_gguf_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["qwen3", "./absent", "/absent/folder", "a/b/c", "~/absent", "", "org/na me", "org/../x"]
+    "name",
+    [
+        *["qwen3", "./absent", "/absent/folder", "a/b/c", "~/absent", "", "org/na me", "org/../x", "nothing at all"],
+        *["x" * 300, "org/" + "x" * 300, "./" + "x/" * 3000, "~nobody-of-this-name/x", "~nobody-of-this-name"],
+        *["a\0b", "\ud800/x", f"{'o' * 200}/{'n' * 200}", "org/x@" + "r" * 300, f"modelscope:org/x@{'r' * 300}"],
+    ],
 )
-def test_a_name_that_means_nothing_says_what_names_are(name: str) -> None:
-    if name == "":
-        name = "nothing at all"
+def test_a_name_that_means_nothing_says_what_names_are(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(ModelNotFoundError, match="A name is `tiny`, a folder"):
         resolve(name)
 
