@@ -2,8 +2,8 @@
 
 Owns the form of the model's output: `<think>\\n…\\n</think>\\n\\n`, then content, then any number of
 `<tool_call>\\n{"name": …, "arguments": …}\\n</tool_call>`. Knows nothing of tokens, sampling or HTTP.
-Text comes from StopStrings, with control tokens other than end tokens written out; deltas go to llm.py and from there
-to a terminal or a server.
+Text comes from generation.py through StopStrings: tokens marked special (`<|im_start|>`) have left no text there, other
+control tokens (`<think>`, `<tool_call>`) are written out. Deltas go to llm.py and from there to a terminal or a server.
 
 The rules, which hold however the text is cut into pieces:
 
@@ -14,6 +14,8 @@ The rules, which hold however the text is cut into pieces:
 - A block that breaks off before its name and the beginning of its arguments are known becomes content, verbatim.
 - One that breaks off later keeps the arguments given out so far, ends with `is_whole` False, and what follows is
   content. So no text is ever lost.
+
+Each character is looked at a fixed number of times, however long a run of layout is held back.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from kaishu.text.tool_calls import CALL_START, WHITE_SPACE, ToolCallScanner
 
 THINK_START, THINK_END = "<think>", "</think>"
 Thinking = Literal["none", "open", "closed"]
+MAX_PIECE_CHARACTERS = 4096  # what follows a tag is copied; so that a long text at once costs no more than in pieces
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,8 @@ class ChannelParser:
         self._channel = {"none": "start", "open": "thinking", "closed": "content"}[thinking]  # type: ignore[assignment]
         self._parse_tool_calls = parse_tool_calls
         self._make_call_id = make_call_id
-        self._pending = ""  # text whose meaning isn't decided yet
+        self._layout: list[str] = []  # characters that are layout if a tag follows them, text if text does
+        self._pending = ""  # after those: new text, or what may be the beginning of a tag
         self._skipped = "\n" if thinking == "open" else ""  # characters that are layout until others come
         self._before_call = ""  # white space before the call that is being read
         self._scanner = ToolCallScanner()
@@ -121,8 +125,11 @@ class ChannelParser:
 
     def push(self, text: str) -> list[ChannelDelta]:
         """The deltas that this text completes; may be none."""
-        self._pending += text
-        return list(self._run())
+        deltas: list[ChannelDelta] = []
+        for start in range(0, len(text), MAX_PIECE_CHARACTERS):
+            self._pending += text[start : start + MAX_PIECE_CHARACTERS]
+            deltas += self._run()
+        return deltas
 
     def finish(self) -> list[ChannelDelta]:
         """What was held back: the text ends here."""
@@ -137,35 +144,31 @@ class ChannelParser:
 
     def _start(self) -> Iterator[ChannelDelta]:
         begun = self._pending.lstrip()
+        self._layout.append(self._pending[: len(self._pending) - len(begun)])
+        self._pending = begun
         if begun.startswith(THINK_START):
-            self._pending = begun[len(THINK_START) :]
+            self._layout, self._pending = [], begun[len(THINK_START) :]
             self._channel, self._skipped = "thinking", "\n"
         elif not THINK_START.startswith(begun):
-            self._channel = "content"
+            self._channel, self._pending = "content", self._with_layout(begun)
         yield from ()
 
     def _think(self) -> Iterator[ChannelDelta]:
-        self._skip_layout()
-        thought, found, rest = self._pending.partition(THINK_END)
-        if found:
-            text = thought.rstrip("\n")
-            self._pending, self._channel, self._skipped = rest, "content", "\n"
-        else:
-            text = self._take_decided(THINK_END, "\n")
+        text, is_over = self._take_text(THINK_END, "\n")
+        if is_over:
+            self._layout, self._channel, self._skipped = [], "content", "\n"
         if text:
             yield ThinkingDelta(text)
 
     def _answer(self) -> Iterator[ChannelDelta]:
-        self._skip_layout()
-        if not self._parse_tool_calls:
-            text, self._pending = self._pending, ""
-        elif CALL_START in self._pending:
-            before, _, self._pending = self._pending.partition(CALL_START)
-            text = before.rstrip(WHITE_SPACE)
-            self._before_call = before[len(text) :]
-            self._channel, self._scanner, self._is_announced = "call", ToolCallScanner(), False
+        if self._parse_tool_calls:
+            text, is_over = self._take_text(CALL_START, WHITE_SPACE)
         else:
-            text = self._take_decided(CALL_START, WHITE_SPACE)
+            self._skip_layout()
+            text, is_over, self._pending = self._pending, False, ""
+        if is_over:
+            self._before_call = self._with_layout("")
+            self._channel, self._scanner, self._is_announced = "call", ToolCallScanner(), False
         if text:
             yield ContentDelta(text)
 
@@ -199,11 +202,13 @@ class ChannelParser:
     def _flush(self) -> Iterator[ChannelDelta]:
         if self._channel == "call":
             yield from self._end_call()
-        elif self._channel == "thinking":
-            if self._pending.strip("\n"):
-                yield ThinkingDelta(self._pending)
-        elif self._pending:
-            yield ContentDelta(self._pending)
+            return
+        text = self._with_layout(self._pending)
+        if self._channel == "thinking":
+            if self._pending:
+                yield ThinkingDelta(text)
+        elif text:
+            yield ContentDelta(text)
         self._pending = ""
 
     def _skip_layout(self) -> None:
@@ -212,11 +217,30 @@ class ChannelParser:
             if self._pending:
                 self._skipped = ""
 
-    def _take_decided(self, tag: str, layout: str) -> str:
-        """Take what is neither the beginning of `tag` nor layout that may stand before it."""
-        keep = unfinished_tail(self._pending, (tag,))
-        text = self._pending[: len(self._pending) - keep].rstrip(layout)
-        self._pending = self._pending[len(text) :]
+    def _take_text(self, tag: str, layout: str) -> tuple[str, bool]:
+        """Take what is neither `tag`, nor the beginning of it, nor layout that may stand before it.
+
+        No tag has layout in it, so a tag is looked for only in what is new and the few characters that may begin one.
+        return: the text, and whether `tag` came, of which then nothing is left
+        """
+        self._skip_layout()
+        before, found, rest = self._pending.partition(tag)
+        if not found:
+            keep = unfinished_tail(before, (tag,))
+            before, rest = before[: len(before) - keep], before[len(before) - keep :]
+        text = before.rstrip(layout)
+        after = before[len(text) :]
+        if text:
+            text = self._with_layout(text)
+        if after:
+            self._layout.append(after)
+        self._pending = rest
+        return text, bool(found)
+
+    def _with_layout(self, text: str) -> str:
+        """What was held back as layout, which nothing remains of, and `text` after it."""
+        text = "".join([*self._layout, text])
+        self._layout = []
         return text
 
 
@@ -226,7 +250,9 @@ class ChannelCollector:
     def __init__(self) -> None:
         self._content: list[str] = []
         self._reasoning: list[str] = []
-        self._calls: list[ToolCall] = []
+        self._calls: list[ToolCallStart] = []
+        self._arguments: list[list[str]] = []  # of each call
+        self._whole: set[int] = set()
 
     def add(self, delta: ChannelDelta) -> None:
         """Take one delta, in the order in which the parser gave it."""
@@ -235,16 +261,19 @@ class ChannelCollector:
                 self._reasoning.append(text)
             case ContentDelta(text):
                 self._content.append(text)
-            case ToolCallStart(_, call_id, name):
-                self._calls.append(ToolCall(call_id, name, "", is_whole=False))
+            case ToolCallStart():
+                self._calls.append(delta)
+                self._arguments.append([])
             case ToolCallArguments(index, text):
-                call = self._calls[index]
-                self._calls[index] = ToolCall(call.id, call.name, call.arguments + text, is_whole=False)
-            case ToolCallEnd(index, is_whole):
-                call = self._calls[index]
-                self._calls[index] = ToolCall(call.id, call.name, call.arguments, is_whole)
+                self._arguments[index].append(text)
+            case ToolCallEnd(index, is_whole=True):
+                self._whole.add(index)
 
     def result(self) -> Answer:
         """The whole answer so far."""
         reasoning = "".join(self._reasoning) if self._reasoning else None
-        return Answer("".join(self._content), reasoning, tuple(self._calls))
+        calls = [
+            ToolCall(call.id, call.name, "".join(arguments), is_whole=index in self._whole)
+            for index, (call, arguments) in enumerate(zip(self._calls, self._arguments, strict=True))
+        ]
+        return Answer("".join(self._content), reasoning, tuple(calls))

@@ -51,10 +51,12 @@ def clean_tools(tools: object) -> list[Json] | None:
     if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
         raise _invalid("tools", f"is {_kind(tools)}", "a list of tools")
     cleaned = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(tools)]
-    names = [tool["function"]["name"] for tool in cleaned]
-    for i, name in enumerate(names):
-        if name in names[:i]:
+    names: set[str] = set()
+    for i, tool in enumerate(cleaned):
+        name = tool["function"]["name"]
+        if name in names:
             raise _invalid(f"tools[{i}].function.name", f"is {name!r} again", "one tool of each name")
+        names.add(name)
     return cleaned or None
 
 

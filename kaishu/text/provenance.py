@@ -194,10 +194,7 @@ class MarkedText(str):
         if not old:
             return str.replace(self, old, new, count)
         pieces = self.split(old, count)
-        text = pieces[0]
-        for piece in pieces[1:]:
-            text = text + new + piece
-        return text
+        return _text(str.join(new, pieces), str.join(plain_of(new), map(plain_of, pieces)))
 
     def _cut(self, parts: Sequence[str], gap: int = 0) -> list[str]:
         """The same cut through the marked characters. Between the parts stand `gap` characters or else white space."""

@@ -30,9 +30,9 @@ class ToolCallScanner:
 
     def __init__(self) -> None:
         self.state: State = "before"
-        self.raw = ""
         self.is_complete = False
         self.name: str | None = None
+        self._raw: list[str] = []
         self._key = ""
         self._part: list[str] = []  # the characters of the key, value or closing tag that is being read
         self._depth = 0
@@ -40,6 +40,10 @@ class ToolCallScanner:
         self._is_escaped = False
         self._arguments: list[str] | None = None
         self._taken = 0
+
+    @property
+    def raw(self) -> str:
+        return "".join(self._raw)
 
     @property
     def has_started(self) -> bool:
@@ -51,11 +55,12 @@ class ToolCallScanner:
             if not self._read(character):
                 unread = "".join(self._part) if self.state == "after" else ""  # what began like the closing tag
                 self.state = "broken"
-                self.raw += text[:position]
+                self._raw.append(text[:position])
                 return unread + text[position:]
             if self.state == "whole":
+                self._raw.append(text[: position + 1])
                 return text[position + 1 :]
-        self.raw += text
+        self._raw.append(text)
         return ""
 
     def take_arguments(self) -> str:

@@ -22,6 +22,7 @@ from kaishu.text.channels import (
     ToolCallStart,
     new_call_id,
 )
+from tests.text.counted_text import Work
 
 SIZES = [1, 2, 3, 5, 10_000]
 
@@ -208,6 +209,47 @@ def test_long_arguments_take_time_in_proportion_to_their_length():
         return count
 
     assert calls_for(40_000) < 2.5 * calls_for(20_000)
+
+
+LONG_OUTPUTS = {
+    "newlines in a thought": ("open", "a", "\n", "b"),
+    "newlines before a thought ends": ("open", "a", "\n", "</think>"),
+    "layout at the beginning of a thought": ("open", "", "\n", "a"),
+    "white space in an answer": ("closed", "a", " \n", "b"),
+    "white space before a call": ("closed", "a", "\n\t", call()),
+    "white space before a thought": ("none", "", " \n", "<think>a"),
+    "white space before an answer": ("none", "", "\n ", "a"),
+    "beginnings of a tag": ("open", "", "</thin", ""),
+    "white space in a call": ("closed", "<tool_call>", "\n", '{"name": "f"}</tool_call>'),
+    "a call that breaks": ("closed", "<tool_call>", '{"a": "' + "x" * 100, ""),
+    "arguments": ("closed", '<tool_call>{"name": "f", "arguments": {"a": "', "xy", '"}}</tool_call>'),
+    "tags of calls that are none": ("closed", "", "<tool_call>", ""),
+    "calls": ("closed", "", call(), ""),
+}
+
+
+@pytest.mark.parametrize("size", [1, 1_000_000])
+@pytest.mark.parametrize("thinking, before, repeated, after", LONG_OUTPUTS.values(), ids=LONG_OUTPUTS)
+def test_a_long_run_of_anything_costs_in_proportion_to_its_length(size, thinking, before, repeated, after):
+    """Counted in characters read and copied. What is quadratic would cost thousands for each."""
+    text = before + repeated * (10_000 // len(repeated)) + after
+    work = Work()
+    parser, collector = ChannelParser(thinking, parse_tool_calls=True), ChannelCollector()
+    for start in range(0, len(text), size):
+        for delta in parser.push(work.text(text[start : start + size])):
+            collector.add(delta)
+    for delta in parser.finish():
+        collector.add(delta)
+    collector.result()
+    assert work.characters < 600 * len(text)
+
+
+def test_adding_up_many_pieces_costs_in_proportion_to_their_number():
+    work, collector = Work(), ChannelCollector()
+    collector.add(ToolCallStart(0, "id", "f"))
+    for _ in range(10_000):
+        collector.add(ToolCallArguments(0, work.text("x")))
+    assert collector.result().tool_calls[0].arguments == "x" * 10_000 and work.characters < 100_000
 
 
 PIECES = ["<think>", "</think>", "<tool_call>", "</tool_call>", "\n", " ", "{", "}", '"', ":", ",", "[", "]", "\\", "x"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kaishu.text import provenance
 from kaishu.text.provenance import MarkedText, Marks
 
 MARKS = Marks(["<|im_end|>", "<think>", "[INST]"])
@@ -48,6 +49,7 @@ CUTS = [
     lambda text, other: text.replace(other, "x<"),
     lambda text, other: text.replace(other, "", 1),
     lambda text, other: text.replace("", "-"),
+    lambda text, other: text.replace(other, other + ">" + other),
     lambda text, other: text + other,
     lambda text, other: other + text,
     lambda text, other: text[1:],
@@ -102,3 +104,12 @@ def test_keys_and_values_are_marked_all_the_way_down():
 
 def test_tokens_that_outside_text_may_write_are_not_marked():
     assert MARKS.positions(MARKS.mark("<think>a<b></think>", keep=("<think>", "</think>"))) == {8}
+
+
+def test_replacing_costs_in_proportion_to_the_text(monkeypatch):
+    """Counted in characters of the texts that are made on the way."""
+    made: list[int] = []
+    make = provenance._text
+    monkeypatch.setattr(provenance, "_text", lambda marked, plain: made.append(len(marked)) or make(marked, plain))
+    assert MARKS.mark("<b>" * 10_000).replace("b", "xy") == "<xy>" * 10_000
+    assert sum(made) < 200_000
