@@ -14,8 +14,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime
 from types import BuiltinMethodType, CodeType, MethodType
 from typing import Any
@@ -24,16 +23,14 @@ from jinja2 import meta, nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from jinja2.ext import Extension, loopcontrols
+from jinja2.filters import do_round, make_attrgetter
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import Namespace
 
+from kaishu.text.budget import Budget, TooMuchError
 from kaishu.text.provenance import MarkedText, Marks, as_marked, plain_of
-
-CPU_SECONDS_PER_CHARACTER = 2e-7  # so that a prompt of 50 million characters has ten more
-BASE_CHARACTERS = 1_000_000
-CHARACTERS_PER_CHARACTER = 8  # a template may repeat its input, but not without end
 
 FILTERS = (
     "abs capitalize count d default dictsort first float groupby indent int items join last length list lower "
@@ -48,50 +45,14 @@ TEXT_METHODS = (
     "islower isnumeric isspace istitle isupper join lower lstrip partition removeprefix removesuffix replace rfind "
     "rindex rpartition rsplit rstrip split splitlines startswith strip swapcase title upper"
 )
-
-
-class TooMuchError(TemplateRuntimeError):
-    """A template that computes or writes more than any chat template needs to."""
-
-
-class Budget:
-    """How much one rendering may compute and write, in the CPU time of its thread (a busy machine changes nothing)."""
-
-    def __init__(self, input_characters: int, cpu_seconds: float) -> None:
-        self.characters = BASE_CHARACTERS + CHARACTERS_PER_CHARACTER * input_characters
-        self._seconds = cpu_seconds + CPU_SECONDS_PER_CHARACTER * input_characters
-        self._deadline = time.thread_time() + self._seconds
-
-    def spend(self) -> None:
-        """Called for every step of a loop and every call."""
-        if time.thread_time() > self._deadline:
-            raise TooMuchError(f"it computes for more than {self._seconds:.1f} s")
-
-    def hold(self, characters: int) -> None:
-        """Called before a text or list of this length is made."""
-        self.spend()
-        if characters > self.characters:
-            raise TooMuchError(f"it makes a text of more than {self.characters:,} characters")
-
-    def measure(self, value: Any) -> int:
-        """About how long `value` is when written out; values that contain one another many times cost as often."""
-        self.spend()
-        if isinstance(value, str):
-            size = len(value)
-        elif isinstance(value, Mapping):
-            size = sum(self.measure(key) + self.measure(item) for key, item in value.items())
-        elif isinstance(value, list | tuple):
-            size = sum(map(self.measure, value))
-        else:
-            size = 8
-        self.hold(size)
-        return size
+SLOW_TEXT_METHODS = "lstrip rfind rindex rpartition rsplit rstrip strip"  # that take len(text) * len(argument) steps
+MAX_PRECISION = 20
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
     """The environment of one rendering."""
 
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops = frozenset({"+", "-", "*", "**", "//", "%"})
 
     def __init__(self, marks: Marks, budget: Budget | None, now: Callable[[], datetime]) -> None:
         """budget: what this rendering may spend; None for an environment that only compiles"""
@@ -105,14 +66,16 @@ class Sandbox(ImmutableSandboxedEnvironment):
             "join": self._join_filter,
             "replace": self._replace_filter,
             "indent": self._indent_filter,
+            "trim": self._trim_filter,
+            "round": self._round_filter,
+            "sum": self._sum_filter,
             "format": lambda form, *args, **kwargs: self._checked_format(str(form), (args, kwargs)) % (kwargs or args),
         }
         own |= {"tojson": self._tojson, "safe": str, "e": _escape, "escape": _escape}
         filters: dict[str, Callable[..., Any]] = {name: self.filters[name] for name in FILTERS.split()} | own
-        measured = (WRITING_FILTERS + " " + COMPARING_FILTERS).split()
-        self.filters = {
-            name: self._bounded(f, self._measured if name in measured else None) for name, f in filters.items()
-        }
+        prepare = dict.fromkeys(WRITING_FILTERS.split(), self._measured)
+        prepare |= dict.fromkeys(COMPARING_FILTERS.split(), self._measured_items)
+        self.filters = {name: self._bounded(f, prepare.get(name)) for name, f in filters.items()}
         tests: dict[str, Any] = self.tests
         comparing = COMPARING_TESTS.split()
         self.tests = {name: self._bounded(t, self.compared if name in comparing else None) for name, t in tests.items()}
@@ -163,7 +126,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return __self._seen(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        return self._compute(operator, left, right)
+
+    def _compute(self, operator: str, left: Any, right: Any) -> Any:
         self.budget.spend()
+        self.budget.number(left)
+        self.budget.number(right)
         if operator == "%" and isinstance(left, str):
             self._checked_format(left, right)
         elif operator == "**":
@@ -174,13 +142,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 and abs(right) < 64
             ):
                 raise TooMuchError("it raises a number to a large power")
-        elif operator == "*" and isinstance(left, int) and isinstance(right, int):
-            if left.bit_length() + right.bit_length() > 4096:
-                raise TooMuchError("it multiplies large numbers")
         elif hasattr(left, "__len__") or hasattr(right, "__len__"):
             lengths = [len(side) if hasattr(side, "__len__") else side for side in (left, right)]
             self.budget.hold(int(lengths[0] * lengths[1] if operator == "*" else lengths[0] + lengths[1]))
-        return self._seen(super().call_binop(context, operator, left, right))
+        return self._seen(self.binop_table[operator](left, right))
 
     def _check_text_call(self, method: str, text: str, arguments: tuple[Any, ...]) -> None:
         if method == "replace" and len(arguments) >= 2:
@@ -188,12 +153,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
         elif method == "join" and arguments:
             items = arguments[0]
             self.budget.hold(self.budget.measure(items) + len(text) * (len(items) if hasattr(items, "__len__") else 0))
+        elif method in SLOW_TEXT_METHODS.split() and arguments and isinstance(arguments[0], str):
+            self.budget.search(text, arguments[0])
 
     def _checked_format(self, form: str, arguments: Any) -> str:
         """The format string, unless it asks for a great width (`'%999999999d'`, `'{:{width}}'`, `'%*d'`) or length."""
         if re.search(r"\d{5,}|\{[^}]*\{|%[^a-zA-Z%]*\*", form):
             raise TooMuchError("it formats with a width of its own choice")
-        self.budget.hold(len(form) + (form.count("%") + form.count("{")) * self.budget.measure(arguments))
+        widths = sum(map(int, re.findall(r"[0-9]+", form)))
+        self.budget.hold(len(form) + widths + (form.count("%") + form.count("{")) * self.budget.measure(arguments))
         return form
 
     def _bounded(self, function: Callable[..., Any], prepare: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
@@ -210,6 +178,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _seen(self, value: Any) -> Any:
         """What Python's own methods made of marked text is marked text still."""
+        self.budget.number(value)
         if type(value) is not str:
             return value
         self.budget.hold(len(value))
@@ -217,9 +186,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _measured(self, value: Any) -> Any:
         """An argument that is written out or compared: lists within lists can take for ever."""
-        if isinstance(value, list | tuple | dict):
+        if isinstance(value, Collection) and not isinstance(value, str | range):
             self.budget.measure(value)
         return value
+
+    def _measured_items(self, value: Any) -> Any:
+        """As `_measured`, where the items of a generator are compared with one another too."""
+        return self._measured(list(self.counted(value)) if isinstance(value, Iterator) else value)
 
     def counted(self, items: Iterable[Any]) -> Iterator[Any]:
         """What a loop runs over, one step for each item; _Compiler puts it there."""
@@ -230,6 +203,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def compared(self, value: Any) -> Any:
         """A side of a comparison, by its original characters; _Compiler puts it there."""
         return plain_of(self._measured(value))
+
+    def searched(self, value: Any) -> Any:
+        """The right side of `in`; a generator stays one."""
+        return map(self.compared, self.counted(value)) if isinstance(value, Iterator) else self.compared(value)
 
     def _raise_exception(self, message: object) -> None:
         raise TemplateRuntimeError(str(self._written(message)))
@@ -274,6 +251,22 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._check_text_call("replace", str(text), (old, new))
         return str(text).replace(str(old), str(new), count)
 
+    def _trim_filter(self, text: Any, chars: str | None = None) -> str:
+        self._check_text_call("strip", str(text), (chars,))
+        return as_marked(str(text)).strip(chars)
+
+    def _round_filter(self, value: Any, precision: int = 0, method: str = "common") -> Any:
+        if not isinstance(precision, int) or abs(precision) > MAX_PRECISION:
+            raise TooMuchError(f"it rounds to more than {MAX_PRECISION} digits")
+        return do_round(value, precision, method)  # type: ignore[arg-type]
+
+    def _sum_filter(self, items: Iterable[Any], attribute: str | int | None = None, start: Any = 0) -> Any:
+        attribute_of = make_attrgetter(self, attribute)
+        total = start
+        for item in items:
+            total = self._compute("+", total, attribute_of(item))
+        return total
+
     def _indent_filter(self, text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
         space = " " * min(width, 1000) if isinstance(width, int) else width
         lines = str(text).split("\n")
@@ -292,7 +285,8 @@ class _Compiler(CodeGenerator):
     def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:  # noqa: N802
         sides: list[Any] = [node, *node.ops]
         for side in sides:
-            side.expr = nodes.Call(nodes.EnvironmentAttribute("compared"), [side.expr], [], None, None)
+            look = "searched" if getattr(side, "op", "") in ("in", "notin") else "compared"
+            side.expr = nodes.Call(nodes.EnvironmentAttribute(look), [side.expr], [], None, None)
         super().visit_Compare(node, frame)
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
@@ -335,8 +329,12 @@ def compile_template(source: str, marks: Marks) -> CodeType:
     """
     environment = Sandbox(marks, None, datetime.now)
     forbidden = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
-    for node in environment.parse(source).find_all(forbidden):
+    tree = environment.parse(source)
+    for node in tree.find_all(forbidden):
         raise SecurityError(f"it asks for another template in line {node.lineno}; a chat template stands alone")
+    numbers = Budget(0, 1.0)
+    for constant in tree.find_all(nodes.Const):
+        numbers.number(constant.value)
     return environment.compile(source)
 
 

@@ -162,7 +162,8 @@ class ChatTemplate:
     def _run(self, name: str, marks: Marks, variables: Mapping[str, Any]) -> str:
         from jinja2 import Template
 
-        from kaishu.text.sandbox import Budget, Sandbox
+        from kaishu.text.budget import Budget
+        from kaishu.text.sandbox import Sandbox
 
         budget = Budget(_characters(variables), self._cpu_seconds)
         sandbox = Sandbox(marks, budget, self._now)

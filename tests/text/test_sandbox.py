@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kaishu.errors import TemplateError
+from kaishu.text.budget import Budget
 from kaishu.text.template import ChatTemplate
 
 CONTROL = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"]
@@ -124,6 +125,9 @@ BOMBS = {
     "batch": "{{ [1]|batch(999999999, 'x')|list }}",
     "slice": "{{ [1]|slice(999999999)|list }}",
     "round": "{{ 1.5|round(999999999) }}{{ 10**60**60 }}",
+    "sums of lists": "{{ ([[0]] * 100000)|sum(start=[])|length }}",
+    "looking for a text in a generator": "{% set s = 'x' * 900000 %}{% set t = ('x' * 899999) ~ 'y' %}"
+    "{{ s in ([{'x': t}] * 90000)|map(attribute='x') }}",
     "json indented": "{{ [1]|tojson(indent=999999999) }}",
     "json separated": "{{ ([0] * 9999)|tojson(separators=('x' * 9999, ':')) }}",
     "a date": "{{ strftime_now('%999999999Y') }}",
@@ -134,6 +138,41 @@ BOMBS = {
     "a long source": "x" * 1_000_001,
     "searching a long text": "{% set s = 'x' * 900000 %}{% for i in range(99999) %}{% if 'y' in s %}{% endif %}{% endfor %}",
     "splitting a long text": "{% set s = 'x ' * 450000 %}{% for i in range(99999) %}{% set t = s.split() %}{% endfor %}",
+}
+# One step of each takes so long that a limit on time alone would be looked at too late.
+SLOW_STEPS = {
+    "it rounds to more than 20 digits": {
+        "round up": "{{ 1 | round(100000000, 'ceil') }}",
+        "round down": "{{ 1 | round(3000000, 'floor') }}",
+        "round to tens": "{{ 1 | round(-100000000, 'ceil') }}",
+        "round by map": "{{ [1] | map('round', 100000000, 'ceil') | list }}",
+    },
+    "it makes a text of more than": {
+        "many great widths": "{{ ('{0:9999}' * 100000).format(1) }}",
+        "many great widths by percent": "{{ ('%(a)9999d' * 50000) % {'a': 1} }}",
+        "many great precisions by filter": "{{ ('%(a).9999f' * 50000) | format(a=1.5) }}",
+        "sums of long lists": "{{ ([[0] * 900000] * 900000)|sum(start=[])|length }}",
+        "sums of texts": "{{ (['x' * 99999] * 99)|sum(start='') }}",
+        "sorting equal texts from a generator": "{% set s = 'x' * 900000 %}{% set t = ('x' * 899999) ~ 'x' %}"
+        "{{ ([{'x': s}, {'x': t}] * 40000)|map(attribute='x')|sort|length }}",
+        "telling equal texts from a generator apart": "{% set s = 'x' * 900000 %}{% set t = ('x' * 899999) ~ 'x' %}"
+        "{{ ([{'x': s}, {'x': t}] * 40000)|map(attribute='x')|unique|list|length }}",
+        "looking for a text in many values": "{% set s = 'x' * 900000 %}{% set t = ('x' * 899999) ~ 'y' %}"
+        "{{ s in dict([[1, t], [2, t]]).values() }}",
+    },
+    "it computes with large numbers": {
+        "great quotients": "{% set x = ('f' * 900000)|int(base=16) // ('f' * 450000)|int(base=16) %}",
+        "great quotients of literals": "{% set x = 0x" + "f" * 600_000 + " // 0x" + "f" * 300_000 + " %}",
+        "great remainders": "{% set x = ('f' * 900000)|int(base=16) % ('f' * 450000)|int(base=16) %}",
+        "great differences": "{% set n = namespace(s=0) %}{% for i in range(9999) %}{% set n.s = -n.s - 2**60 - n.s * 2**40 %}{% endfor %}",
+    },
+    "it looks for a long text in a long text": {
+        "stripping many characters": "{% set s = ('a' * 900000).strip('b' * 900000 ~ 'a') %}",
+        "trimming many characters": "{% set s = ('a' * 900000)|trim('b' * 900000 ~ 'a') %}",
+        "searching backwards": "{{ ('a' * 900000).rfind('a' * 90000 ~ 'b' ~ 'a' * 90000) }}",
+        "splitting backwards": "{{ ('a' * 900000).rsplit('a' * 90000 ~ 'b' ~ 'a' * 90000)|length }}",
+        "parting backwards": "{{ ('a' * 900000).rpartition('a' * 90000 ~ 'b' ~ 'a' * 90000)|length }}",
+    },
 }
 BROKEN = {
     "syntax": "{% if %}",
@@ -164,6 +203,29 @@ def test_templates_can_not_reach_out(source):
 def test_bombs_end_in_an_error(source):
     with pytest.raises(TemplateError, match="The chat template"):
         template_of(source, cpu_seconds=0.05).render(MESSAGES)
+
+
+SLOW_STEP_CASES = [
+    pytest.param(source, reason, id=name) for reason, sources in SLOW_STEPS.items() for name, source in sources.items()
+]
+
+
+@pytest.mark.parametrize("source, reason", SLOW_STEP_CASES)
+def test_what_one_step_would_cost_is_asked_for_before_it_is_taken(source, reason):
+    with pytest.raises(TemplateError, match=reason):
+        template_of(source, cpu_seconds=600).render(MESSAGES)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{{ 'z' in messages|map(attribute='role') }}", "{{ ([[]] * 1000)|sum(start=[]) }}"],
+)
+def test_each_item_counts_as_a_step(source, monkeypatch):
+    steps: list[Budget] = []
+    spend = Budget.spend
+    monkeypatch.setattr(Budget, "spend", lambda self: steps.append(self) or spend(self))
+    rendered(source, MESSAGES * 1000)
+    assert len(steps) >= 1000
 
 
 @pytest.mark.parametrize("source", BROKEN.values(), ids=BROKEN)
@@ -208,6 +270,15 @@ USUAL = {
     "{{ messages[0].content is string }}{{ none is none }}{{ true is true }}{{ 'a' is in ['a'] }}{{ 1 is number }}",
     "conditional expression": "{{ 'a' if messages[0].role == 'user' and not tools else 'b' }}{{ messages[0].nothing }}",
     "arithmetic": "{{ 7 // 2 }}{{ 7 % 4 }}{{ 2 ** 10 }}{{ 'ab' * 3 }}{{ [1] + [2] }}{{ 1 - 2 / 4 }}{{ '%s-%03d' % ('a', 7) }}",
+    "rounding": "{{ 2.567|round }}{{ 2.567|round(2) }}{{ 2.567|round(1, 'floor') }}{{ 1234|round(-2, 'ceil') }}{{ 7|round(method='ceil') }}",
+    "sums": "{{ [1, 2.5]|sum }}{{ [{'a': 1}, {'a': 2}]|sum(attribute='a', start=10) }}{{ []|sum }}{{ [[1], [2]]|sum(start=[]) }}"
+    "{{ messages|map(attribute='content')|map('length')|sum }}",
+    "trimming": "{{ ' a '|trim }}{{ 'xax'|trim('x') }}{{ 'xax'|trim(chars='x') }}{{ messages[0].content|trim('<|>') }}{{ 5|trim }}",
+    "searching generators": "{{ 'user' in messages|map(attribute='role') }}{{ 'x' not in messages|map(attribute='role') }}"
+    "{{ 'user' in messages[0].values() }}{{ 'role' in messages[0].keys() }}{{ 3 in range(5) }}{{ 3 in range(2) }}"
+    "{% set g = messages|selectattr('role') %}{{ g == none }}{{ g is ne none }}{{ g|list|length }}"
+    "{{ messages|map(attribute='role')|unique|list }}{{ messages|map(attribute='content')|sort|first }}",
+    "searching backwards": "{{ messages[0].content.rfind('<') }}{{ messages[0].content.rsplit('<', 1)[-1] }}{{ 'a-b-c'.rpartition('-') }}",
     "generation tag": "{% for m in messages %}{% generation %}{{ m.content }}{% set x = 1 %}{% endgeneration %}{% endfor %}{{ x }}",
     "helpers": "{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{% set j = joiner('|') %}{{ j() }}x{{ j() }}{{ dict(a=1).a }}",
     "text methods": "{{ messages[0].content.split(' ')[1].strip('<>') }}{{ ' a '.strip() }}{{ 'aXb'.lower().title().capitalize() }}"
