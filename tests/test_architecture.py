@@ -25,6 +25,7 @@ LAYERS = [
     {"llm"},
     {"server", "lens"},
     {"cli"},
+    {"__main__"},
 ]
 BASE_DEPENDENCIES = {"numpy", "tokenizers", "jinja2", "huggingface_hub", "typer", "rich", "prompt_toolkit"}
 # httpx comes with huggingface_hub, click and markupsafe with typer and jinja2.

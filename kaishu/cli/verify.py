@@ -9,19 +9,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kaishu.errors import InvalidParameterError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.text import Text
 
     from kaishu.reference.verify import Verification
+    from kaishu.reference.weights import DtypeName
 
 DIFFERS = 1
 
 
 def verify(
     model: Annotated[str, typer.Argument(help="A folder, a hub's name, or a bundled model.")],
-    dtype: Annotated[str, typer.Option(help="What both compute in: float32 or bfloat16.", metavar="TYPE")] = "float32",
+    weights: Annotated[
+        str, typer.Option(help="What both keep weights and compute in: float32 or bf16.", metavar="FORM")
+    ] = "float32",
     text: Annotated[
         str | None, typer.Option("--text", help="A text to run; else 64 arbitrary tokens.", show_default=False)
     ] = None,
@@ -29,6 +34,10 @@ def verify(
     """Compare a model with transformers, layer by layer."""
     from kaishu.cli.pull import fetch
 
+    if weights not in ("float32", "bf16"):
+        raise InvalidParameterError("weights", weights, "float32 or bf16")
+    if text == "":
+        raise InvalidParameterError("--text", text, "a text of at least one token")
     folder = fetch(model)
     from rich.console import Console
 
@@ -36,7 +45,8 @@ def verify(
     from kaishu.text.tokenizer import Tokenizer
 
     tokens = None if text is None else Tokenizer.from_folder(folder).encode(text)
-    verification = verify_against_transformers(folder, dtype=dtype, tokens=tokens)  # type: ignore[arg-type] # it checks
+    dtype: DtypeName = "bfloat16" if weights == "bf16" else "float32"
+    verification = verify_against_transformers(folder, dtype=dtype, tokens=tokens)
     console = Console(highlight=False)
     for line in lines_of(verification):
         console.print(line, soft_wrap=True)

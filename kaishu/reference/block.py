@@ -40,7 +40,7 @@ class DecoderBlock:
             input_layernorm=weights.tensor(f"{name}.input_layernorm.weight"),
             self_attn=Attention.read(weights, f"{name}.self_attn", config),
             post_attention_layernorm=weights.tensor(f"{name}.post_attention_layernorm.weight"),
-            mlp=Experts.read(weights, f"{name}.mlp", experts, bias=config.mlp_bias)
+            mlp=Experts.read(weights, f"{name}.mlp", experts)
             if experts
             else FeedForward.read(weights, f"{name}.mlp", bias=config.mlp_bias),
         )

@@ -28,12 +28,13 @@ class Experts:
     experts: tuple[FeedForward, ...]
 
     @classmethod
-    def read(cls, weights: WeightReader, name: str, config: ExpertsConfig, *, bias: bool) -> Experts:
-        """Read the router and the experts stored under `name`, for example `model.layers.0.mlp`."""
+    def read(cls, weights: WeightReader, name: str, config: ExpertsConfig) -> Experts:
+        """Read the router and the experts stored under `name`, for example `model.layers.0.mlp`. None has a bias."""
         return cls(
             gate=weights.linear(f"{name}.gate", bias=False),
             experts=tuple(
-                FeedForward.read(weights, f"{name}.experts.{expert}", bias=bias) for expert in range(config.num_experts)
+                FeedForward.read(weights, f"{name}.experts.{expert}", bias=False)
+                for expert in range(config.num_experts)
             ),
         )
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kaishu.batch import SequenceTokens, pack
 from kaishu.config import ModelConfig
-from kaishu.errors import InvalidParameterError, MissingDependencyError
+from kaishu.errors import InvalidRequestError, MissingDependencyError
 from kaishu.reference.caches import RecomputeCache
 from kaishu.reference.model import Model
 from kaishu.reference.weights import DtypeName, torch_dtype
@@ -77,7 +77,7 @@ def verify_against_transformers(
     tokens: ids to run, for example an encoded text; None for 64 arbitrary ones, always the same
     return: the comparison
     raises: MissingDependencyError without transformers; ConfigError or CheckpointError for a folder that doesn't open;
-            InvalidParameterError for a dtype or tokens that the model can't run
+            InvalidParameterError for a dtype, InvalidRequestError for tokens that the model can't run
     """
     try:
         import transformers
@@ -171,9 +171,15 @@ def _checked_tokens(tokens: Sequence[int] | None, config: ModelConfig) -> list[i
         count = min(64, config.max_position_embeddings)
         return [int(token) for token in np.random.default_rng(0).integers(config.vocab_size, size=count)]
     if not 1 <= len(tokens) <= config.max_position_embeddings:
-        allowed = f"1 to {config.max_position_embeddings:,} tokens, the model's context"
-        raise InvalidParameterError("tokens", f"{len(tokens):,} tokens", allowed)
+        raise InvalidRequestError(
+            f"There are {len(tokens):,} tokens to compare; allowed: 1 to {config.max_position_embeddings:,}, the "
+            "model's context.",
+            field="tokens",
+        )
     for token in tokens:
         if not 0 <= token < config.vocab_size:
-            raise InvalidParameterError("tokens", token, f"ids from 0 to {config.vocab_size - 1:,}")
+            raise InvalidRequestError(
+                f"The token id {token} is not one of the model's; allowed: 0 to {config.vocab_size - 1:,}.",
+                field="tokens",
+            )
     return list(tokens)

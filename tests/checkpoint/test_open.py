@@ -13,11 +13,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from kaishu.checkpoint import Checkpoint, open_checkpoint
-from kaishu.checkpoint.names import EMBEDDING, HEAD, needed_tensors
-from kaishu.config import config_from_json
+from kaishu.checkpoint.names import EMBEDDING, HEAD
 from kaishu.errors import CheckpointError, ConfigError
-from tests.memory import run_measured
-from tests.test_config import QWEN3_06B
+from tests.memory import run_measured, write_large_checkpoint
 from tests.tiny_checkpoints import KINDS
 
 Write = Callable[..., Path]
@@ -194,14 +192,8 @@ def test_the_identity_changes_with_the_weights_or_the_config_and_only_then(own_c
 
 
 def test_reading_tensor_by_tensor_takes_the_memory_of_one(tmp_path: Path) -> None:
-    """200 MB of weights, the largest tensor 8 MB, in a process of its own that converts each and drops it."""
-    raw = {**QWEN3_06B, "hidden_size": 512, "intermediate_size": 4096, "num_hidden_layers": 16, "vocab_size": 4096}
-    raw |= {"eos_token_id": 2, "bos_token_id": 1}
-    config = config_from_json(raw)
-    (tmp_path / "config.json").write_text(json.dumps(raw))
-    tensors = {name: np.ones(tensor.shape, np.float16) for name, tensor in needed_tensors(config).items()}
-    assert sum(array.nbytes for array in tensors.values()) > 200e6
-    save_file(tensors, tmp_path / "model.safetensors")
+    """200 MB of weights, in a process of its own that converts each tensor and drops it."""
+    write_large_checkpoint(tmp_path)
     program = f"""
 import numpy as np
 from kaishu.checkpoint import open_checkpoint
@@ -214,4 +206,4 @@ print(total == len(checkpoint.tensors), opened - before, peak_mb() - before, "to
 """
     is_right, opened, loaded, has_torch = run_measured(program)
     assert is_right == "True" and has_torch == "False"
-    assert float(opened) < 16 and float(loaded) < 40  # MB: the file's 8 MB, its copy, and what Python adds
+    assert float(opened) < 16 and float(loaded) < 40  # MB: a tensor's 4 MB, its copy, and what Python adds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from safetensors.numpy import save_file
 
 from kaishu.checkpoint.shards import INDEX_FILE, SINGLE_FILE, open_shards, path_inside
 from kaishu.errors import CheckpointError
+
+ROOT = Path(__file__).parents[2]
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 WEIGHTS = {FIRST: {"a": np.arange(4.0), "b": np.arange(3.0)}, SECOND: {"c": np.arange(2.0)}}
@@ -81,6 +84,8 @@ def test_a_single_file_wins_over_an_index_and_that_is_said(tmp_path: Path) -> No
         "",
         "..\\evil.safetensors",
         "a\0b.safetensors",
+        "x" * 300 + ".safetensors",
+        "楷" * 100 + ".safetensors",
     ],
 )
 def test_an_index_cannot_name_a_path(tmp_path: Path, evil: str) -> None:
@@ -160,6 +165,19 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     (write(tmp_path, WEIGHTS) / SECOND).unlink()
     with pytest.raises(CheckpointError, match=f"lacks 1 of 2 weight files: {SECOND}.*lists 1 tensors.*\n.*kaishu pull"):
         open_shards(tmp_path)
+
+
+def test_counting_what_is_in_missing_shards_takes_time_in_proportion(tmp_path: Path) -> None:
+    """100,000 tensors, each in a missing file of its own: comparing each with each takes minutes."""
+    weight_map = {f"t{i}": f"m{i}.safetensors" for i in range(100_000)}
+    (tmp_path / INDEX_FILE).write_text(json.dumps({"weight_map": weight_map}))
+    program = f"""
+from pathlib import Path
+from kaishu.checkpoint.shards import open_shards
+open_shards(Path({str(tmp_path)!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert "lacks 100000 of 100000 weight files" in done.stderr and "lists 100,000 tensors" in done.stderr
 
 
 def test_a_truncated_shard_is_named_with_both_sizes(tmp_path: Path) -> None:

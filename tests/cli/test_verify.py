@@ -39,5 +39,22 @@ def test_the_first_stage_that_differs_is_named_and_the_exit_code_is_1(monkeypatc
     assert [line.split()[0] for line in lines if line.endswith("differs")] == ["layers.0", "logits"]
 
 
-def test_a_type_that_is_not_computed_in_is_an_error(tiny_checkpoint, capsys):
-    assert run(capsys, tiny_checkpoint("dense_tied"), "--dtype", "int8")[0] == 2
+def test_weights_are_named_as_in_the_other_commands(tiny_checkpoint, capsys):
+    folder = tiny_checkpoint("dense_tied", with_tokenizer=True)
+    assert "5 tokens in bfloat16" in run(capsys, folder, "--text", "Hello", "--weights", "bf16")[1]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--weights", "int8"], "--weights is 'int8'; allowed: float32 or bf16."),
+        (["--weights", "bfloat16"], "--weights is 'bfloat16'; allowed: float32 or bf16."),
+        (["--text", ""], "--text is ''; allowed: a text of at least one token."),
+        (["--text", "x" * 600], "There are 600 tokens to compare; allowed: 1 to 512, the model's context."),
+    ],
+)
+def test_what_cannot_be_compared_is_an_error_in_the_words_that_were_typed(tiny_checkpoint, capsys, arguments, message):
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(tiny_checkpoint("dense_tied", with_tokenizer=True)), *arguments])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"kaishu: error: {message}\n"

@@ -10,6 +10,7 @@ from kaishu.config import ModelConfig
 from kaishu.errors import InvalidParameterError
 from kaishu.reference.caches import RecomputeCache
 from kaishu.reference.model import Model
+from tests.memory import run_measured, write_large_checkpoint
 from tests.reference.parity import CheckpointInMemory, our_logits, our_model, random_ids, their_logits, their_model
 
 
@@ -72,6 +73,25 @@ def test_an_observer_sees_every_stage_in_order_and_changes_nothing(tiny_model):
         seen["layers.1"], seen["layers.0"] + seen["layers.1.attention"] + seen["layers.1.feed_forward"]
     )
     assert seen["logits"] is logits and torch.equal(logits, model.forward(batch, RecomputeCache()))
+
+
+@pytest.mark.parametrize("dtype, bytes_each", [("float32", 4), ("bfloat16", 2)])
+def test_loading_takes_the_memory_of_the_weights_and_of_one_tensor(tmp_path, dtype, bytes_each):
+    """In a process of its own, against its peak once torch is there: converting all before dropping any shows."""
+    write_large_checkpoint(tmp_path)
+    program = f"""
+import torch
+from kaishu.checkpoint import open_checkpoint
+from kaishu.reference.model import Model
+torch.ones(8, 8, dtype=torch.float16).to(torch.{dtype}).sum()
+before = peak_mb()
+checkpoint = open_checkpoint(Path({str(tmp_path)!r}))
+model = Model.from_checkpoint(checkpoint, dtype={dtype!r})
+print(checkpoint.num_parameters, peak_mb() - before)
+"""
+    parameters, grown = run_measured(program)
+    weights = int(parameters) * bytes_each / 2**20
+    assert weights < float(grown) < weights + 40  # MB: a tensor's 4 MB, its copy, and what Python and torch add
 
 
 def test_no_gradient_is_recorded(tiny_model):

@@ -6,7 +6,13 @@ import sys
 import pytest
 import torch
 
-from kaishu.errors import CheckpointError, ConfigError, InvalidParameterError, MissingDependencyError
+from kaishu.errors import (
+    CheckpointError,
+    ConfigError,
+    InvalidParameterError,
+    InvalidRequestError,
+    MissingDependencyError,
+)
 from kaishu.reference.verify import (
     compare_stages,
     reference_stages,
@@ -105,8 +111,13 @@ def test_without_transformers_the_error_says_what_to_install(monkeypatch, tiny_c
 
 def test_tokens_that_the_model_cannot_run_are_refused(tiny_checkpoint):
     folder = tiny_checkpoint("dense_tied")
-    for tokens in ([], [320], [3, -1], [1] * 513):
-        with pytest.raises(InvalidParameterError, match=r"tokens is .*; allowed: "):
+    for tokens, words in [
+        ([], "There are 0 tokens to compare; allowed: 1 to 512"),
+        ([1] * 513, "There are 513 tokens to compare; allowed: 1 to 512"),
+        ([320], "The token id 320 is not one of the model's; allowed: 0 to 319"),
+        ([3, -1], "The token id -1 is not one of the model's; allowed: 0 to 319"),
+    ]:
+        with pytest.raises(InvalidRequestError, match=words):
             verify_against_transformers(folder, tokens=tokens)
     with pytest.raises(InvalidParameterError, match="dtype is 'int8'"):
         verify_against_transformers(folder, dtype="int8")
