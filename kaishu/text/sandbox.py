@@ -19,7 +19,7 @@ from datetime import datetime
 from types import BuiltinMethodType, CodeType, MethodType
 from typing import Any
 
-from jinja2 import meta, nodes
+from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from jinja2.ext import Extension, loopcontrols
@@ -352,9 +352,3 @@ def _escape(value: Any) -> str:
     for character, escaped in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&#39;"), ('"', "&#34;")):
         text = text.replace(character, escaped)
     return text
-
-
-def variables_read(source: str) -> set[str]:
-    """The variables that a template reads without setting them itself, but for those that the sandbox gives."""
-    sandbox = Sandbox(Marks(()), None, datetime.now)
-    return meta.find_undeclared_variables(sandbox.parse(source)) - set(sandbox.globals)

@@ -9,13 +9,21 @@ Opened by llm.py beside the tokenizer; the prompt goes to Tokenizer.encode_promp
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kaishu.errors import InvalidMessagesError, InvalidParameterError, InvalidRequestError, KaishuError, TemplateError
+from kaishu.errors import (
+    InvalidMessagesError,
+    InvalidParameterError,
+    InvalidRequestError,
+    KaishuError,
+    TemplateError,
+    shown,
+)
 from kaishu.text.channels import THINK_END, THINK_START, Thinking
 from kaishu.text.messages import Json, clean_json, clean_messages, clean_tools
 from kaishu.text.provenance import Marks
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
 END_OF_PREFIX = "\udfff"  # marks where a continued message ends; outside text can't hold it
+PROBE = "\udffe"  # marks a message whose way through the template is followed; nor can it hold this
 MAX_TEMPLATE_CHARACTERS = 1_000_000
 OWN_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt", "enable_thinking")
 
@@ -73,7 +82,7 @@ class ChatTemplate:
         self._cpu_seconds = cpu_seconds
         self._sources = dict(sources)
         self._compiled = {name: _compile(name, source, self._marks) for name, source in sources.items()}
-        self._readable = {name: _readable(source) - set(self._special_tokens) for name, source in sources.items()}
+        self._readable = {name: _readable(name, source) - set(self._special_tokens) for name, source in sources.items()}
 
     @classmethod
     def from_folder(cls, folder: Path, *, control_tokens: Collection[str]) -> ChatTemplate:
@@ -122,22 +131,27 @@ class ChatTemplate:
 
         messages:                 see messages.clean_messages; never changed
         tools:                    see messages.clean_tools
-        thinking:                 whether the model should think first; None leaves it to the template
+        thinking:                 whether the model should think first, True or False; None leaves it to the template
         add_generation_prompt:    end with the header of the assistant's turn; by default unless a message is continued
         continue_final_message:   end with the final assistant message, left open; there, and only there, outside text
                                   may write `<think>` and `</think>` as control tokens, since the model wrote them
-        arguments:                further variables that the template reads
+        arguments:                further variables that the template reads; the public API calls them, and errors name
+                                  them, template_arguments
         allow_control_in_content: let control tokens in outside text be control tokens
         raises: InvalidMessagesError for messages or tools, InvalidRequestError and InvalidParameterError for the other
                 arguments, TemplateError when the template fails or refuses
         """
+        _check_truth("thinking", thinking, or_none=True)
+        _check_truth("add_generation_prompt", add_generation_prompt, or_none=True)
+        _check_truth("continue_final_message", continue_final_message)
+        _check_truth("allow_control_in_content", allow_control_in_content)
         cleaned, cleaned_tools = clean_messages(messages), clean_tools(tools)
         if continue_final_message:
             _check_continuable(cleaned[-1], add_generation_prompt)
         name = "tool_use" if cleaned_tools and "tool_use" in self._compiled else "default"
         if name not in self._compiled:
             raise TemplateError(f"The model has only named chat templates ({', '.join(self._compiled)}), no default.")
-        variables = self._check_arguments(arguments or {}, name)
+        variables = self._check_arguments({} if arguments is None else arguments, name)
         if thinking is not None:
             variables["enable_thinking"] = thinking
         marks = Marks(()) if allow_control_in_content else self._marks
@@ -145,17 +159,18 @@ class ChatTemplate:
         if continue_final_message:
             final = marks.mark(cleaned[-1]["content"], keep=(THINK_START, THINK_END))
             marked[-1]["content"] = final + END_OF_PREFIX + " "
-        rendered = self._run(
-            name,
-            marks,
+        given = (
             marks.mark(variables)
             | {"messages": marked, "tools": marks.mark(cleaned_tools), "documents": None}
-            | {"add_generation_prompt": add_generation_prompt is not False and not continue_final_message},
+            | {"add_generation_prompt": add_generation_prompt is not False and not continue_final_message}
         )
+        rendered = self._run(name, marks, given)
         if continue_final_message:
             rendered = _cut_after_prefix(rendered)
         prompt = RenderedPrompt(marks.plain(rendered), marks.positions(rendered), self._thinking_at_the_end(rendered))
-        self._check_kept(prompt, cleaned, continue_final_message)
+        self._check_kept(name, marks, given)
+        if continue_final_message:
+            _check_continued(prompt.text, cleaned[-1]["content"])
         self._check_thinking(prompt, thinking, name)
         return prompt
 
@@ -187,8 +202,12 @@ class ChatTemplate:
             return "none"
         return "open" if opened > closed else "closed"
 
-    def _check_arguments(self, arguments: Mapping[str, object], name: str) -> dict[str, Any]:
+    def _check_arguments(self, arguments: object, name: str) -> dict[str, Any]:
         """Further variables must be ones that the template reads, and none of ours."""
+        if not isinstance(arguments, Mapping):
+            raise InvalidParameterError(
+                "template_arguments", arguments, "an object: names and values of variables that the template reads"
+            )
         readable = self._readable[name]
         for key in arguments:
             if key in OWN_VARIABLES:
@@ -199,24 +218,37 @@ class ChatTemplate:
                 continue
             allowed = f"variables that this template reads ({', '.join(sorted(readable)) or 'it reads none'})"
             raise InvalidRequestError(
-                f"arguments has {key!r}; allowed: {allowed}.", field=f"arguments.{key}", hint=hint
+                f"template_arguments has {shown(key)}; allowed: {allowed}.",
+                field=f"template_arguments.{key}" if isinstance(key, str) else "template_arguments",
+                hint=hint,
             )
-        return dict(clean_json(dict(arguments), "arguments"))
+        return dict(clean_json(dict(arguments), "template_arguments"))
 
-    def _check_kept(self, prompt: RenderedPrompt, messages: list[Json], continued: bool) -> None:
-        """Some templates read a system message only where it comes first; it must not vanish elsewhere."""
-        for i, message in enumerate(messages):
-            if message["role"] == "system" and i > 0 and message["content"].strip() not in prompt.text:
-                raise InvalidMessagesError(
-                    f"messages[{i}] is a system message that this model's template leaves out; "
-                    "allowed: one, at the start.",
-                    field=f"messages[{i}]",
-                    hint="Put its text into the first message.",
-                )
-        if continued and messages[-1]["content"].strip() not in prompt.text:
-            raise TemplateError(
-                "The chat template rewrites the final message, so it can't be continued as it stands.",
-                hint=f"Write a thought as the template does: {THINK_START}\\n…\\n{THINK_END}\\n\\n…",
+    def _check_kept(self, name: str, marks: Marks, given: Mapping[str, Any]) -> None:
+        """Some templates read a system message only where it comes first; it must not vanish elsewhere.
+
+        Whether the prompt has the same words says little: they may be another message's. So render once more, with a
+        mark at the end of each such message, and look for the marks.
+        """
+        messages = given["messages"]
+        late = [
+            i
+            for i, message in enumerate(messages)
+            if i > 0 and message["role"] == "system" and message["content"].strip()
+        ]
+        if not late:
+            return
+        probed = list(messages)
+        for i in late:
+            probed[i] = {**messages[i], "content": messages[i]["content"] + f"{PROBE}{i}{PROBE}"}
+        found = set(re.findall(f"{PROBE}([0-9]+){PROBE}", self._run(name, marks, {**given, "messages": probed})))
+        lost = next((i for i in late if str(i) not in found), None)
+        if lost is not None:
+            raise InvalidMessagesError(
+                f"messages[{lost}] is a system message that this model's template leaves out; "
+                "allowed: one, at the start.",
+                field=f"messages[{lost}]",
+                hint="Put its text into the first message.",
             )
 
     def _check_thinking(self, prompt: RenderedPrompt, thinking: bool | None, name: str) -> None:
@@ -243,6 +275,21 @@ def _check_continuable(final: Json, add_generation_prompt: bool | None) -> None:
         )
 
 
+def _check_truth(field: str, value: object, *, or_none: bool = False) -> None:
+    """`"false"` and 0 would be taken for something else than what they say."""
+    if not isinstance(value, bool) and not (or_none and value is None):
+        raise InvalidParameterError(field, value, "True, False or None" if or_none else "True or False")
+
+
+def _check_continued(text: str, content: str) -> None:
+    """The prompt must end with the message as it stands, but for white space that the template trims."""
+    if not text.rstrip().endswith(content.strip()):
+        raise TemplateError(
+            "The chat template rewrites the final message, so it can't be continued as it stands.",
+            hint=f"Write a thought as the template does: {THINK_START}\\n…\\n{THINK_END}\\n\\n…",
+        )
+
+
 def _cut_after_prefix(rendered: str) -> str:
     """The prompt up to the end of the continued message. Where the template trims messages, so do we."""
     end = rendered.rfind(END_OF_PREFIX)
@@ -262,10 +309,13 @@ def _compile(name: str, source: str, marks: Marks) -> CodeType:
         raise _failure(name, error, marks) from error
 
 
-def _readable(source: str) -> set[str]:
-    from kaishu.text.sandbox import variables_read
+def _readable(name: str, source: str) -> set[str]:
+    from kaishu.text.template_variables import variables_read
 
-    return variables_read(source) - set(OWN_VARIABLES)
+    try:
+        return variables_read(source) - set(OWN_VARIABLES)
+    except Exception as error:  # as in _compile
+        raise _failure(name, error, Marks(())) from error
 
 
 def _failure(name: str, error: Exception, marks: Marks) -> TemplateError:
