@@ -13,12 +13,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kaishu.errors import InvalidMessagesError
+from kaishu.errors import InvalidMessagesError, shown
+from kaishu.text.encodable import find_unencodable
 
 Json = dict[str, Any]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 FIELDS = ("role", "content", "name", "reasoning_content", "reasoning", "tool_calls", "tool_call_id")
+MAX_NUMBER_BITS = 4096  # Python neither reads nor writes numbers of many thousands of digits
 MAX_DEPTH = 100  # nesting of JSON in tools and arguments; a template that writes it out recurses as deep
 
 
@@ -64,13 +66,17 @@ def clean_json(value: object, path: str, depth: int = 0) -> Any:
     """A copy of JSON data in plain types.
 
     raises: InvalidMessagesError for anything else: other types, NaN, infinity, lone surrogates, keys that aren't
-            strings, more than MAX_DEPTH levels
+            strings, more than MAX_DEPTH levels, integers of more than MAX_NUMBER_BITS
     """
     if depth > MAX_DEPTH:
         raise _invalid(path.split(".", maxsplit=1)[0], f"is nested more than {MAX_DEPTH} levels deep", "less nesting")
     if isinstance(value, str):
         return _string(value, path)
-    if value is None or isinstance(value, bool | int):
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        if value.bit_length() > MAX_NUMBER_BITS:
+            raise _invalid(path, f"is a number of {value.bit_length():,} bits", f"numbers of {MAX_NUMBER_BITS:,} bits")
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
@@ -218,15 +224,9 @@ def _function_name(name: object, path: str) -> str:
 def _string(value: object, path: str) -> str:
     if not isinstance(value, str):
         raise _invalid(path, "is missing or null" if value is None else f"is {_kind(value)}", "a string")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise _invalid(
-            path,
-            f"has a lone surrogate, U+{ord(value[error.start]):04X}, at character {error.start:,}",
-            "text that can be encoded",
-            hint="It usually comes from cutting a string in the middle of an emoji; cut elsewhere.",
-        ) from None
+    wrong = find_unencodable(value)
+    if wrong is not None:
+        raise _invalid(path, f"has {wrong.found}", "text that can be encoded", hint=wrong.hint)
     return str.__str__(value)  # a subclass (an enum member, say) becomes a plain string
 
 
@@ -252,8 +252,8 @@ def _kind(value: object) -> str:
 
 
 def _short(value: object) -> str:
-    shown = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
-    return shown if len(shown) <= 60 else shown[:57] + "..."
+    text = shown(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _objects_hint(value: object) -> str | None:

@@ -15,21 +15,28 @@ Qwen's tokenizer normalises to NFC: ordinary text decodes back to its NFC form, 
 from __future__ import annotations
 
 import codecs
+import operator
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from kaishu.errors import InvalidRequestError, TokenizerError, and_more
+from kaishu.errors import InvalidParameterError, InvalidRequestError, TokenizerError, and_more, shown
 from kaishu.json_fields import read_json_object
+from kaishu.text.encodable import find_unencodable
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken
     from tokenizers import Tokenizer as Library
 
     from kaishu.text.template import RenderedPrompt
+
+# In a run of white space the library's search for words takes back up to two steps for each character; at 10 million it
+# panics. The longest contexts hold less text than this.
+MAX_TEXT_CHARACTERS = 4_000_000
 
 
 class Tokenizer:
@@ -112,34 +119,41 @@ class Tokenizer:
         allow_control: let control tokens in the text be control tokens, as other libraries always do
         return:        ids, starting with those that the tokenizer puts before every text (Llama 3: its begin token;
                        Qwen: none). What it would put after a text is left out: an end token would end the text.
-        raises:        InvalidRequestError when the text has a lone surrogate, which no encoding can carry
+        raises:        InvalidRequestError when the text has a lone surrogate, which no encoding can carry, or more than
+                       MAX_TEXT_CHARACTERS
         """
         check_text(text, field="text")
-        if allow_control:
-            return [*self._first_ids, *self._library.encode(text, add_special_tokens=False).ids]
-        return [*self._first_ids, *self._encode_ordinary(text)]
+        with _panics_named("text"):
+            if allow_control:
+                return [*self._first_ids, *self._library.encode(text, add_special_tokens=False).ids]
+            return [*self._first_ids, *self._encode_ordinary(text)]
 
     def encode_prompt(self, prompt: RenderedPrompt) -> list[int]:
         """Encode a rendered chat: control ids exactly where the template wrote a control token, text elsewhere.
 
         Adds nothing: where a model wants a begin token, its template writes it. A control token counts even where
         the normaliser would have merged its last letter with a combining mark that follows.
+
+        raises: InvalidRequestError, as `encode`
         """
+        check_text(prompt.text, field="prompt")
         ids: list[int] = []
         done = 0
-        for start, end, token_id in self._control_spans(prompt.text, prompt.outside):
-            ids += self._encode_ordinary(prompt.text[done:start])
-            ids.append(token_id)
-            done = end
-        return ids + self._encode_ordinary(prompt.text[done:])
+        with _panics_named("prompt"):
+            for start, end, token_id in self._control_spans(prompt.text, prompt.outside):
+                ids += self._encode_ordinary(prompt.text[done:start])
+                ids.append(token_id)
+                done = end
+            return ids + self._encode_ordinary(prompt.text[done:])
 
     def decode(self, ids: Sequence[int], *, skip_control: bool = False) -> str:
         """Join the tokens' bytes and read them as UTF-8; bytes that aren't become U+FFFD, one for each bad sequence.
 
         skip_control: leave out control tokens
-        raises:       TokenizerError naming ids that the tokenizer doesn't have
+        raises:       TokenizerError naming ids that the tokenizer doesn't have, InvalidRequestError where `ids` isn't a
+                      list of whole numbers
         """
-        return b"".join(self._bytes_of(ids, skip_control)).decode("utf-8", errors="replace")
+        return b"".join(self._bytes_of(_checked_ids(ids), skip_control)).decode("utf-8", errors="replace")
 
     def decoder(self, *, hidden: Collection[int] = ()) -> IncrementalDecoder:
         """A decoder for one stream of ids. hidden: ids that leave no text."""
@@ -148,15 +162,16 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """One token's own bytes; a character may need the bytes of several tokens.
 
-        raises: TokenizerError when the tokenizer doesn't have the id
+        raises: TokenizerError when the tokenizer doesn't have the id, InvalidRequestError when it isn't a whole number
         """
+        token_id = _checked_id(token_id, "token_id")
         added = self._added.get(token_id)
         if added is not None:
             return added.content.encode()
         token = self._token(token_id)
         if token is None:
             raise TokenizerError(
-                f"The tokenizer has no token with id {token_id}; its ids end at {self.vocab_size - 1:,}."
+                f"The tokenizer has no token with id {shown(token_id)}; its ids end at {self.vocab_size - 1:,}."
             )
         try:
             return bytes(self._bytes_of_letter[letter] for letter in token)
@@ -166,13 +181,13 @@ class Tokenizer:
     def _token(self, token_id: int) -> str | None:
         return _token_of(self._library, token_id)
 
-    def _bytes_of(self, ids: Sequence[int], skip_control: bool) -> Iterator[bytes]:
-        unknown = [str(i) for i in ids if self._token(int(i)) is None]
+    def _bytes_of(self, ids: list[int], skip_control: bool) -> Iterator[bytes]:
+        unknown = [shown(i) for i in ids if self._token(i) is None]
         if unknown:
             raise TokenizerError(
                 f"The tokenizer has no token with id {and_more(unknown)}; its ids end at {self.vocab_size - 1:,}."
             )
-        return (self.token_bytes(int(i)) for i in ids if not (skip_control and int(i) in self._control_ids))
+        return (self.token_bytes(i) for i in ids if not (skip_control and i in self._control_ids))
 
     def _encode_ordinary(self, text: str) -> list[int]:
         """The library's own steps without its first, the search for added tokens."""
@@ -195,10 +210,10 @@ class Tokenizer:
             token, start, end = self._added[token_id], match.start(), match.end()
             if start in outside or (token.single_word and _touches_word(text, start, end)):
                 continue
-            if token.lstrip:  # the token swallows the white space before it
-                start = max(done, len(text[:start].rstrip()))
-            if token.rstrip:
-                end = len(text) - len(text[end:].lstrip())
+            while token.lstrip and start > done and text[start - 1].isspace():  # it swallows the white space before it
+                start -= 1
+            while token.rstrip and end < len(text) and text[end].isspace():
+                end += 1
             yield start, end, token_id
             position = done = end
 
@@ -250,19 +265,57 @@ class IncrementalDecoder:
 def check_text(text: str, *, field: str) -> None:
     """Refuse what can't be encoded.
 
-    raises: InvalidRequestError when `text` isn't a string or has a lone surrogate
+    raises: InvalidRequestError when `text` isn't a string, is longer than MAX_TEXT_CHARACTERS or has a lone surrogate
     """
     if not isinstance(text, str):
         raise InvalidRequestError(f"{field} is a {type(text).__name__}; allowed: a string.", field=field)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
+    if len(text) > MAX_TEXT_CHARACTERS:
         raise InvalidRequestError(
-            f"{field} has a lone surrogate, U+{ord(text[error.start]):04X}, at character {error.start:,}; "
-            "it isn't text and can't be encoded.",
+            f"{field} has {len(text):,} characters; allowed: {MAX_TEXT_CHARACTERS:,}.",
             field=field,
-            hint="It usually comes from cutting a string in the middle of an emoji; cut elsewhere.",
+            hint="No model's context holds so much; give it in parts.",
+        )
+    wrong = find_unencodable(text)
+    if wrong is not None:
+        raise InvalidRequestError(
+            f"{field} has {wrong.found}; it isn't text and can't be encoded.", field=field, hint=wrong.hint
+        )
+
+
+@contextmanager
+def _panics_named(field: str) -> Iterator[None]:
+    """The library panics where its search for words gives up: no Exception, but what was asked is at fault."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # a type that can't be imported
+            raise
+        raise InvalidRequestError(
+            f"{field} has a run of characters that the tokenizer can't cut into words: {error}.",
+            field=field,
+            hint="It usually is a very long run of white space; shorten it.",
         ) from None
+
+
+def _checked_ids(ids: object) -> list[int]:
+    """Token ids as a list, so that an iterator isn't used up on the way."""
+    try:
+        given = None if isinstance(ids, str | bytes) else list(ids)  # type: ignore[call-overload]
+    except TypeError:
+        given = None
+    if given is None:
+        raise InvalidParameterError("ids", ids, "a list of token ids")
+    return [_checked_id(token_id, f"ids[{i}]") for i, token_id in enumerate(given)]
+
+
+def _checked_id(token_id: object, field: str) -> int:
+    """A whole number of any type, numpy's too."""
+    try:
+        if not isinstance(token_id, bool):
+            return operator.index(token_id)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise InvalidParameterError(field, token_id, "a token id, which is a whole number")
 
 
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:
@@ -322,4 +375,4 @@ def _bytes_of_letters() -> dict[str, int]:
 
 
 def _touches_word(text: str, start: int, end: int) -> bool:
-    return bool(re.search(r"\w\Z", text[:start]) or re.match(r"\w", text[end:]))
+    return any(re.match(r"\w", neighbour) for neighbour in (text[max(start - 1, 0) : start], text[end : end + 1]))

@@ -179,6 +179,8 @@ def function(**fields: object) -> dict:
 
 
 WRONG_TOOLS = {
+    "tools[0].function.parameters.x is a number of 16,610 bits": [function(parameters={"x": 10**5000})],
+    "tools[0].type is a number of thousands of digits": [{"type": 10**5000}],
     "tools is an object": {"type": "function"},
     "tools is a string": "f",
     "tools[0] is a string": ["f"],
@@ -203,6 +205,13 @@ WRONG_TOOLS = {
 def test_wrong_tools_are_named_by_path(found, tools):
     with pytest.raises(InvalidMessagesError, match=re.escape(found)):
         clean_tools(tools)
+
+
+def test_a_byte_that_is_not_utf8_is_not_called_half_an_emoji():
+    with pytest.raises(InvalidMessagesError, match=r"U\+DCFF, at character 1;[\s\S]*byte 0xFF of something that isn't"):
+        clean_messages([ASK | {"content": b"a\xff".decode(errors="surrogateescape")}])
+    with pytest.raises(InvalidMessagesError, match="emoji"):
+        clean_messages([ASK | {"content": "a\udc7f"}])
 
 
 def test_tools_nested_without_end_are_an_error():

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kaishu.errors import InvalidRequestError, TokenizerError
+from kaishu.errors import TokenizerError
 from kaishu.text.template import RenderedPrompt
 from kaishu.text.tokenizer import IncrementalDecoder, Tokenizer
 from tests.qwen3_files import FILES, fetch_qwen3_files
+from tests.text.counted_text import Work
 
 # KAISHU_LONG_TESTS=1 runs the property tests below at full size: 100,000 texts and 100,000 sequences of ids.
 NUM_RANDOM = 100_000 if os.environ.get("KAISHU_LONG_TESTS") else 3_000
@@ -175,17 +176,6 @@ def test_the_files_name_end_and_padding(tokenizer):
     assert len(tokenizer.control_tokens) == 26
 
 
-@pytest.mark.parametrize("text", ["\ud800", "a\udc00b", "👩"[0] + "\ud83d"])
-def test_a_lone_surrogate_is_an_error_that_names_it(text, tokenizer):
-    with pytest.raises(InvalidRequestError, match=r"lone surrogate, U\+D"):
-        tokenizer.encode(text)
-
-
-def test_bytes_are_not_text(tokenizer):
-    with pytest.raises(InvalidRequestError, match="bytes; allowed: a string"):
-        tokenizer.encode(b"abc")
-
-
 # Other tokenizers, made small here.
 
 
@@ -259,6 +249,15 @@ def test_control_tokens_that_look_at_their_neighbours_do_as_the_library_does(tmp
         text = "".join(rng.choice(["<x>", "<xy>", "<x", "y", " ", "\n", "a", "_", "é", "."]) for _ in range(7))
         assert tokenizer.encode_prompt(RenderedPrompt(text)) == library.encode(text, add_special_tokens=False).ids, text
         assert set(tokenizer.encode(text)).isdisjoint({256, 257})
+
+
+@pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word"])
+def test_many_control_tokens_cost_in_proportion_to_their_number(tmp_path, flag):
+    """Counted in characters read and copied."""
+    tokenizer = Tokenizer.from_folder(write_tokenizer(tmp_path / "t", added=({"content": "<x>", flag: True},)))
+    work = Work()
+    assert len(tokenizer.encode_prompt(RenderedPrompt(work.text("<x> " * 3000)))) >= 3000
+    assert work.characters < 1_000_000
 
 
 def test_merges_that_spell_a_control_token_do_not_make_one(tmp_path):
