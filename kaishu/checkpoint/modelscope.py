@@ -40,7 +40,8 @@ _PERMISSION = "Models that need a login can't be fetched from ModelScope; downlo
 def cache_folder(name: str, revision: str) -> Path:
     """Where a model is kept, whether it is there or not."""
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(home).expanduser() / "kaishu" / "modelscope" / name / revision.replace("/", "--")
+    # Unlike Path's, this expanduser never fails; who has no home gets a folder `~`, as from Hugging Face's client.
+    return Path(os.path.expanduser(home)) / "kaishu" / "modelscope" / name / revision.replace("/", "--")  # noqa: PTH111
 
 
 def cached_folder(name: str, revision: str) -> Path | None:

@@ -57,8 +57,8 @@ def chat(
     params: "SamplingParams",
 ) -> None:
     """Chat with a model. Through a pipe: one question in, one answer out."""
-    from kaishu.cli.chat_file import read_json
-    from kaishu.cli.chat_session import Session, check_tools, said_fields
+    from kaishu.cli.chat_file import read_tools
+    from kaishu.cli.chat_session import Session, said_fields
     from kaishu.cli.printable import show_notes
     from kaishu.cli.stdin import read_stdin
 
@@ -67,7 +67,7 @@ def chat(
         system=system,
         thinking=thinking,
         sampling=said_fields(params),
-        tools=None if tools is None else check_tools(read_json(tools)),
+        tools=None if tools is None else read_tools(tools),
     )
     is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
     question = None if is_interactive else read_stdin("question", instead="Type `kaishu chat` in a terminal")

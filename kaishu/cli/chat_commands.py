@@ -172,7 +172,11 @@ def _load(chat: Chat, argument: str) -> Next:
 def _file(argument: str, command: str) -> Path:
     if not argument:
         raise InvalidRequestError(f"{command} needs a file name.", field="file", hint=f"{command} chat.json")
-    return Path(argument).expanduser()
+    try:
+        return Path(argument).expanduser()
+    except RuntimeError:
+        user = argument.partition("/")[0]
+        raise InvalidRequestError(f"{user} is nobody's home folder here.", field="file") from None
 
 
 def _stats(chat: Chat, _: str) -> Next:

@@ -1,4 +1,4 @@
-"""Conversations as files: readable JSON that `/save` writes and `/load` reads.
+"""Conversations as files: readable JSON that `/save` writes and `/load` reads; and the file that `--tools` names.
 
 Owns the format and its checks. A file from elsewhere is read with the same suspicion as a request: whatever isn't as
 expected is an error that says where, and leaves the session as it was.
@@ -7,12 +7,15 @@ expected is an error that says where, and leaves the session as it was.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kaishu.cli.chat_session import Message, Session, check_tools
+from kaishu.cli.chat_session import Message, Session
 from kaishu.errors import InvalidRequestError, KaishuError
+from kaishu.json_fields import read_json, read_json_object
 from kaishu.sampling import SamplingParams
+from kaishu.text.messages import clean_tools
 
 FORMAT = "kaishu chat 1"
 _FIELDS = {"format", "model", "system", "thinking", "sampling", "tools", "messages"}
@@ -32,15 +35,21 @@ def save(session: Session, file: Path) -> None:
         "tools": session.tools,
         "messages": session.turns,
     }
-    if file.exists() and not _is_chat(file):
-        raise KaishuError(f"{file} exists and is not a saved chat.", hint="Choose another name.")
-    partial = file.with_name(file.name + ".partial")
     try:
-        partial.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-        partial.replace(file)
+        if file.exists() and not _is_chat(file):
+            raise KaishuError(f"{file} exists and is not a saved chat.", hint="Choose another name.")
+        partial = file.with_name(file.name + ".partial")
+        try:
+            partial.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+            partial.replace(file)
+        except BaseException:
+            with suppress(OSError, ValueError):
+                partial.unlink(missing_ok=True)
+            raise
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise KaishuError(f"{file} can't be written: {error.strerror or error}.") from error
+    except ValueError as error:  # a name that no file can have, or half of a surrogate pair in a message
+        raise KaishuError(f"{str(file)!r} can't be written: {error}.") from error
 
 
 def load(file: Path, *, model: str) -> Session:
@@ -50,8 +59,8 @@ def load(file: Path, *, model: str) -> Session:
     return: a new session with that model and the file's turns and settings
     raises: KaishuError
     """
-    content = read_json(file)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    content = read_json_object(file, KaishuError)
+    if content.get("format") != FORMAT:
         raise KaishuError(f'{file} is not a saved chat: its "format" is not "{FORMAT}".')
     unknown = sorted(set(content) - _FIELDS)
     if unknown:
@@ -65,7 +74,7 @@ def load(file: Path, *, model: str) -> Session:
             system=_expect(file, content, "system", str),
             thinking=_expect(file, content, "thinking", bool),
             sampling=sampling,
-            tools=None if tools is None else check_tools(tools),
+            tools=clean_tools(tools),
             turns=[
                 _checked_turn(file, i, turn) for i, turn in enumerate(_expect(file, content, "messages", list) or [])
             ],
@@ -74,25 +83,25 @@ def load(file: Path, *, model: str) -> Session:
         raise KaishuError(f"{file}: {error.message}", hint=error.hint) from error
 
 
-def read_json(file: Path) -> Any:
-    """Read any JSON file that the user named.
+def read_tools(file: Path) -> list[Any] | None:
+    """Read tools that the model may call.
 
+    file:   JSON, one definition as OpenAI writes them or a list of them
+    return: the list; None where it is empty
     raises: KaishuError
     """
+    tools = read_json(file, KaishuError)
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise KaishuError(f"{file} can't be read: {error.strerror or error}.") from error
-    except (ValueError, RecursionError) as error:
-        raise KaishuError(f"{file} is not JSON: {error}.") from error
+        return clean_tools([tools] if isinstance(tools, dict) else tools)
+    except InvalidRequestError as error:
+        raise KaishuError(f"{file}: {error.message}", hint=error.hint) from error
 
 
 def _is_chat(file: Path) -> bool:
     try:
-        content = read_json(file)
+        return bool(read_json_object(file, KaishuError).get("format") == FORMAT)
     except KaishuError:
         return False
-    return isinstance(content, dict) and content.get("format") == FORMAT
 
 
 def _expect(file: Path, content: dict[str, Any], name: str, kind: type, *, optional: bool = True) -> Any:

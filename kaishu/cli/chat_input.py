@@ -34,23 +34,26 @@ def finished_message(text: str) -> str:
     return stripped
 
 
-def state_folder(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
-    """Where this platform keeps what programs remember between runs."""
-    home = Path.home()
-    if platform == "win32":
-        return Path(environment.get("LOCALAPPDATA") or home / "AppData" / "Local") / "kaishu"
-    if platform == "darwin":
-        return home / "Library" / "Application Support" / "kaishu"
-    return Path(environment.get("XDG_STATE_HOME") or home / ".local" / "state") / "kaishu"
+def state_folder(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
+    """Where this platform keeps what programs remember between runs; None for a user who has no home folder."""
+    if platform != "darwin" and environment.get("XDG_STATE_HOME"):
+        return Path(environment["XDG_STATE_HOME"]) / "kaishu"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    return home / ("Library/Application Support" if platform == "darwin" else ".local/state") / "kaishu"
 
 
-def open_history(folder: Path) -> tuple[History, str | None]:
-    """The history file, readable by its owner alone; or one in memory when the folder can't be written.
+def open_history(folder: Path | None) -> tuple[History, str | None]:
+    """The history file, readable by its owner alone; or one in memory when there is no folder that can be written.
 
     return: the history, and a line about why it won't be kept
     """
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
+    if folder is None:
+        return InMemoryHistory(), "History won't be kept: this user has no home folder."
     file = folder / "chat_history"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

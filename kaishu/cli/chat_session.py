@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from kaishu.errors import InvalidMessagesError, InvalidRequestError
+from kaishu.errors import InvalidMessagesError
 from kaishu.results import ChatCompletion
 from kaishu.sampling import SamplingParams
 
@@ -166,22 +166,3 @@ def _typed(name: str, text: str) -> Any:
     if name == "stop" and not isinstance(value, str | list):
         return text  # "/set stop 42" means the text 42
     return value
-
-
-def check_tools(tools: Any) -> list[Any]:
-    """Tool definitions as OpenAI writes them.
-
-    tools:  what a JSON file held: one definition or a list of them
-    return: the list
-    raises: InvalidRequestError
-    """
-    definitions = tools if isinstance(tools, list) else [tools]
-    for definition in definitions:
-        function = definition.get("function") if isinstance(definition, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise InvalidRequestError(
-                "A tool has no function with a name.",
-                field="tools",
-                hint='Each is {"type": "function", "function": {"name": …, "description": …, "parameters": …}}.',
-            )
-    return definitions

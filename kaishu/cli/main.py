@@ -1,11 +1,14 @@
 """The command `kaishu`: which subcommands there are, and how every failure ends.
 
-Owns the list of commands and the exit codes: 0 done, 1 a comparison that differs, 2 an error that the user can act on,
-130 stopped with Ctrl-C. Knows nothing of models. Nothing heavy is imported here or at the top of the command modules,
-so that `kaishu --help` answers at once; each command imports what it needs when it runs.
+Owns the list of commands, the standard streams, and the exit codes: 0 done, 1 a comparison that differs or a reader
+that has gone, 2 an error that the user can act on, 130 stopped with Ctrl-C. Knows nothing of models. Nothing heavy is
+imported here or at the top of the command modules, so that `kaishu --help` answers at once; each command imports what
+it needs when it runs.
 """
 
+import os
 import sys
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -61,9 +64,14 @@ def main(arguments: list[str] | None = None) -> None:
     arguments: what follows `kaishu` on the command line; None takes it from the process
     raises:    SystemExit always; any other exception is a bug of ours and shows its traceback
     """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a terminal that isn't UTF-8 shows \u escapes instead of failing
-            stream.reconfigure(errors="backslashreplace")
+    _prepare_streams()
+    code = _exit_code(arguments)
+    _let_go_of_streams_that_fail()
+    sys.exit(code)
+
+
+def _exit_code(arguments: list[str] | None) -> int:
+    """Run the command; every failure that isn't a bug of ours becomes a line on stderr and a code."""
     command = typer.main.get_command(build_app())
     try:
         # None after a command that simply ended, a code after typer.Exit.
@@ -71,20 +79,23 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.flush()
     except KaishuError as error:
         show_error(str(as_typed(error) if isinstance(error, InvalidParameterError) else error))
-        code = 2
+        return 2
     except UsageError as error:
-        code = _show_usage_error(error)
+        return _show_usage_error(error)
     except (KeyboardInterrupt, typer.Abort):
-        code = STOPPED
-    except BrokenPipeError:
-        _discard_output()
-        code = 0
-    sys.exit(code if isinstance(code, int) else 0)
+        return STOPPED
+    except BrokenPipeError:  # the reader has gone, as with `kaishu … | head`; nobody is left to be told
+        return 1
+    except OSError as error:  # a full disk, a device that fails
+        show_error(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}.")
+        return 2
+    return code if isinstance(code, int) else 0
 
 
 def show_error(message: str) -> None:
     """Print an error to stderr: one line that says what is wrong, then its hints, indented."""
-    print(f"kaishu: error: {printable(message)}", file=sys.stderr)
+    with suppress(OSError):  # a stderr that can't be written: the exit code is all that can be said
+        print(f"kaishu: error: {printable(message)}", file=sys.stderr, flush=True)
 
 
 def _show_usage_error(error: Any) -> int:
@@ -97,8 +108,20 @@ def _show_usage_error(error: Any) -> int:
     return 2
 
 
-def _discard_output() -> None:
-    # The reader has gone (`kaishu … | head`). Python would complain when it flushes at exit; give it nowhere to write.
-    import os
+def _prepare_streams() -> None:
+    """Make the three streams usable, whatever the process was started with."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by the shell (`<&-`): nothing to read, and nobody reads
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123  # until the process ends
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that isn't UTF-8 shows \u escapes instead of failing
+            stream.reconfigure(errors="backslashreplace")
 
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+def _let_go_of_streams_that_fail() -> None:
+    """Python flushes at exit, and complains about what can't be written: give that nowhere to fail."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -6,7 +6,7 @@ the middle of the answer, and a newline there moves everything that is drawn aft
 
 from __future__ import annotations
 
-import sys
+import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
@@ -18,11 +18,9 @@ def quiet_keys(terminal: TextIO) -> Iterator[None]:
 
     terminal: standard input; anything that isn't a terminal is left alone
     """
-    if sys.platform == "win32" or not terminal.isatty():
+    if not terminal.isatty():
         yield
         return
-    import termios
-
     before = termios.tcgetattr(terminal)
     quiet = list(before)
     quiet[0] &= ~termios.ICRNL  # Enter stays the key Enter, which the prompt takes as "send"

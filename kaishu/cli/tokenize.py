@@ -13,6 +13,8 @@ import typer
 
 from kaishu.errors import InvalidParameterError
 
+_MAX_DIGITS = 10  # tokenizers number their tokens in 32 bits
+
 if TYPE_CHECKING:
     from kaishu.text.tokenizer import Tokenizer
 
@@ -60,8 +62,9 @@ def parse_ids(text: str) -> list[int]:
     """
     words = [word for word in re.split(r"[\s,]+", text.strip().strip("[]")) if word]
     for word in words:
-        if not (word.isascii() and word.isdigit()):
-            raise InvalidParameterError("--ids", word, "whole numbers of at least 0, separated by spaces or commas")
+        if not (word.isascii() and word.isdigit()) or len(word) > _MAX_DIGITS:
+            allowed = f"whole numbers of at most {_MAX_DIGITS} digits, separated by spaces or commas"
+            raise InvalidParameterError("--ids", word, allowed)
     return [int(word) for word in words]
 
 

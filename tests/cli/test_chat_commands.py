@@ -121,6 +121,27 @@ def test_save_and_load_bring_a_conversation_back(chat, tmp_path):
     assert chat.session.sampling == {"seed": 5}
 
 
+@pytest.mark.parametrize(
+    "name", ["x" * 300, "x" * 250, "~nobody-of-this-name/x", "a\0b", "\ud83d", ".", "/", "..", "~"]
+)
+@pytest.mark.parametrize("command", ["/save", "/load"])
+def test_a_name_that_no_file_can_have_is_an_error(chat, tmp_path, monkeypatch, command, name):
+    monkeypatch.chdir(tmp_path)
+    session = chat.session
+    with pytest.raises(KaishuError, match=r"can't be (read|written)|is nobody's home|exists and is not a saved chat"):
+        run_command(chat, f"{command} {name}")
+    assert chat.session is session and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("field", ["temperature", "top_k", "seed", "max_tokens", "logprobs", "logit_bias"])
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_a_setting_of_many_digits_is_set_or_refused(chat, field, digits):
+    try:
+        run_command(chat, f"/set {field} {'1' * digits}")
+    except KaishuError:
+        assert chat.session.sampling == {}
+
+
 def test_a_file_that_cannot_be_loaded_leaves_the_session(chat, tmp_path):
     chat.session.ask("still here")
     (tmp_path / "bad.json").write_text("{}")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kaishu.cli.chat_file import load, save
+from kaishu.cli.chat_file import load, read_tools, save
 from kaishu.cli.chat_session import Session
 from kaishu.errors import KaishuError
 
@@ -69,15 +69,39 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, session):
         save(session, tmp_path / "missing" / "chat.json")
 
 
+def test_a_message_that_cannot_be_written_leaves_nothing_half_written(tmp_path, session):
+    session.ask("half of an emoji: \ud83d")
+    with pytest.raises(KaishuError, match=r"can't be written: .*surrogates not allowed"):
+        save(session, tmp_path / "chat.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+TOOL_FILES = [(TOOL, [TOOL]), ([TOOL], [TOOL]), ([], None)]
+
+
+@pytest.mark.parametrize("content, tools", TOOL_FILES)
+def test_a_file_of_tools_holds_one_or_a_list(tmp_path, content, tools):
+    (tmp_path / "tools.json").write_text(json.dumps(content))
+    assert read_tools(tmp_path / "tools.json") == tools
+
+
+@pytest.mark.parametrize("content", [["f"], [{"name": "f"}], [{"type": "function", "function": {"name": 3}}], 5, "f"])
+def test_a_file_of_something_else_than_tools_is_an_error_that_names_it(tmp_path, content):
+    (tmp_path / "tools.json").write_text(json.dumps(content))
+    with pytest.raises(KaishuError, match=r"tools\.json: tools.*; allowed: "):
+        read_tools(tmp_path / "tools.json")
+
+
 VALID = {"format": "kaishu chat 1", "model": "tiny", "sampling": {}, "messages": []}
 
 
 @pytest.mark.parametrize(
     "content, message",
     [
-        ("{", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ("[]", "is not a saved chat"),
+        ("{", "is not valid JSON"),
+        ("[" * 100_000, "is nested too deeply"),
+        ('{"format": "x", "format": "kaishu chat 1"}', "occurs twice"),
+        ("[]", "holds a JSON list"),
         ({"format": "kaishu chat 2"}, 'its "format" is not "kaishu chat 1"'),
         ({**VALID, "extra": 1}, "unknown field 'extra'"),
         ({**VALID, "sampling": {"temprature": 1}}, "Did you mean temperature"),
@@ -91,7 +115,7 @@ VALID = {"format": "kaishu chat 1", "model": "tiny", "sampling": {}, "messages":
         ({**VALID, "messages": [{"role": "tool", "content": "x"}]}, "needs a tool_call_id"),
         ({**VALID, "messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}, "tool_calls needs an id"),
         ({**VALID, "messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "a"}]}]}, "a function with"),
-        ({**VALID, "tools": [{}]}, "no function with a name"),
+        ({**VALID, "tools": [{}]}, r"tools\[0\].type is missing; allowed: 'function'"),
     ],
 )
 def test_a_file_that_is_no_saved_chat_is_an_error_that_names_it(tmp_path, content, message):
@@ -99,12 +123,12 @@ def test_a_file_that_is_no_saved_chat_is_an_error_that_names_it(tmp_path, conten
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(KaishuError, match=message) as caught:
         load(file, model="tiny")
-    assert str(file) in str(caught.value)
+    assert file.name in str(caught.value)
 
 
 def test_a_missing_or_binary_file_is_an_error(tmp_path):
     with pytest.raises(KaishuError, match="can't be read: No such file"):
         load(tmp_path / "none.json", model="tiny")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(KaishuError, match="is not JSON"):
+    with pytest.raises(KaishuError, match="is not valid JSON"):
         load(tmp_path / "binary", model="tiny")

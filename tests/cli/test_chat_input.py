@@ -110,7 +110,17 @@ def test_the_state_folder_follows_the_platform(monkeypatch):
     assert state_folder({}, "linux") == Path("/home/ada/.local/state/kaishu")
     assert state_folder({"XDG_STATE_HOME": "/state"}, "linux") == Path("/state/kaishu")
     assert state_folder({}, "darwin") == Path("/home/ada/Library/Application Support/kaishu")
-    assert state_folder({"LOCALAPPDATA": "/local"}, "win32") == Path("/local/kaishu")
+
+
+def test_who_has_no_home_folder_has_a_history_in_memory(monkeypatch):
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    assert state_folder({"XDG_STATE_HOME": "/state"}, "linux") == Path("/state/kaishu")
+    assert state_folder({}, "linux") is state_folder({}, "darwin") is None
+    history, note = open_history(None)
+    assert isinstance(history, InMemoryHistory) and "no home folder" in note
 
 
 def test_history_is_kept_in_a_file_that_only_its_owner_reads(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kaishu.cli.chat_session import Session, check_tools, said_fields
+from kaishu.cli.chat_session import Session, said_fields
 from kaishu.errors import InvalidMessagesError, InvalidRequestError
 from kaishu.results import ChatCompletion, Timing, Usage
 from kaishu.sampling import SamplingParams
@@ -123,12 +123,3 @@ def test_reset_keeps_the_system_message_and_settings(session):
     session.ask("hi")
     session.reset()
     assert (session.turns, session.system, session.sampling) == ([], "s", {"seed": 1})
-
-
-def test_tools_are_function_definitions():
-    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-    assert check_tools(tool) == [tool]
-    assert check_tools([tool, tool]) == [tool, tool]
-    for wrong in (["f"], [{"name": "f"}], [{"function": {"name": 3}}], 5):
-        with pytest.raises(InvalidRequestError, match="no function with a name"):
-            check_tools(wrong)

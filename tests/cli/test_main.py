@@ -68,7 +68,11 @@ def test_the_version_is_the_package_s(capsys):
         (["genrate"], "'generate'"),
         (["tokenize", "tiny", "--ids", "-1"], "-1"),
         (["tokenize", "tiny", "x", "--ids"], "--ids is 'x'"),
-        (["inspect", "no such model"], "'no such model' is neither a folder nor a model's name."),
+        (["inspect", ""], "The name of the model is empty."),
+        (["inspect", "~nobody-of-this-name/x"], "is nobody's home folder here"),
+        (["inspect", "x" * 300], "can't be looked up: File name too long."),
+        (["tokenize", "tiny", "--ids", "9" * 5000], "--ids is '999"),
+        (["inspect", "no such model"], '"no such model" is neither a folder nor a model\'s name.'),
         (["verify", "./nowhere"], "There is no such folder"),
         (["chat", "--tools", "/nonexistent.json"], "/nonexistent.json can't be read"),
         (["chat", "./nowhere"], "There is no such folder"),
@@ -166,6 +170,67 @@ def test_a_reader_that_leaves_is_not_complained_about(tiny_checkpoint):
     process.stdout.close()
     assert process.stderr.read() == b""
     assert process.wait() == 1
+
+
+def in_a_shell(command: str) -> tuple[int, str]:
+    """Run `kaishu …` with a shell's redirections. return: the exit code, and what came out"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        ["sh", "-c", command.replace("kaishu", f"{sys.executable} -m kaishu")],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize(
+    "command, code, shown",
+    [
+        ("kaishu chat tiny <&-", 2, "kaishu: error: The question is empty.\n"),
+        ("kaishu generate tiny <&-", 2, "kaishu: error: The prompt is empty.\n"),
+        ("kaishu tokenize tiny <&-", 2, "kaishu: error: The text is empty.\n"),
+        ("kaishu generate tiny <&- >&- 2>&-", 2, ""),
+        ("kaishu inspect tiny >&-", 0, ""),
+        ("kaishu --help >&-", 0, ""),
+        ("kaishu --version >&- 2>&-", 0, ""),
+        ("kaishu inspect ./nowhere 2>&-", 2, ""),
+    ],
+)
+def test_a_closed_stream_is_empty_or_goes_nowhere(command, code, shown):
+    ended, out = in_a_shell(command)
+    assert ended == code, out
+    assert out.startswith(shown) and "Traceback" not in out
+    assert shown or out == ""
+
+
+# Where nothing can be written: everywhere a stream that was opened to be read, and on Linux a device that is full.
+UNWRITABLE = {"</dev/null": "Bad file descriptor"}
+if Path("/dev/full").exists():
+    UNWRITABLE[">/dev/full"] = "No space left on device"
+
+
+@pytest.mark.parametrize("place", UNWRITABLE)
+@pytest.mark.parametrize("command", ["inspect tiny", "inspect tiny --json", "--help", "--version", "tokenize tiny hi"])
+def test_output_that_cannot_be_written_is_one_line_and_exit_code_2(command, place):
+    assert in_a_shell(f"kaishu {command} 1{place}") == (2, f"kaishu: error: {UNWRITABLE[place]}.\n")
+
+
+@pytest.mark.parametrize("place", UNWRITABLE)
+def test_an_error_that_cannot_be_written_keeps_its_exit_code(place):
+    assert in_a_shell(f"kaishu inspect ./nowhere 2{place}") == (2, "")
+    assert in_a_shell(f"kaishu tokenize tiny hi 1{place} 2{place}") == (2, "")
+
+
+def test_an_error_of_the_system_names_the_file(monkeypatch, capsys):
+    def fail(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "/some/file")
+
+    monkeypatch.setattr("kaishu.cli.pull.fetch", fail)
+    assert run(capsys, "pull", "tiny") == (2, "", "kaishu: error: Permission denied: /some/file.\n")
 
 
 def test_a_bug_shows_its_traceback(monkeypatch):

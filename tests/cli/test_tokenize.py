@@ -38,6 +38,13 @@ def test_control_tokens_are_text_unless_allowed_and_then_marked(run):
     assert run("<|im_end|>", "--allow-control").splitlines()[0] == "258  <|im_end|>  control"
 
 
+def test_an_id_that_no_tokenizer_has_is_an_error(tiny_checkpoint, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["tokenize", str(tiny_checkpoint("dense_tied", with_tokenizer=True)), "--ids", "9999999999"])
+    assert ended.value.code == 2
+    assert "no token with id 9999999999" in capsys.readouterr().err
+
+
 def test_ids_are_decoded(run):
     ids = json.loads(run("a中", "--json"))["token_ids"]
     assert run("--ids", " ".join(map(str, ids))).endswith("\n\na中\n")
@@ -63,7 +70,7 @@ def test_ids_may_be_separated_in_many_ways(text):
     assert parse_ids(text) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("text", ["-1", "1 x", "1.5", "²"])
+@pytest.mark.parametrize("text", ["-1", "1 x", "1.5", "²", "1" * 11, "9" * 5000])
 def test_what_is_no_id_is_named(text):
     with pytest.raises(InvalidParameterError, match="--ids is"):
         parse_ids(text)
