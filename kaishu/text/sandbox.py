@@ -160,7 +160,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """The format string, unless it asks for a great width (`'%999999999d'`, `'{:{width}}'`, `'%*d'`) or length."""
         if re.search(r"\d{5,}|\{[^}]*\{|%[^a-zA-Z%]*\*", form):
             raise TooMuchError("it formats with a width of its own choice")
-        widths = sum(map(int, re.findall(r"[0-9]+", form)))
+        widths = sum(map(int, re.findall(r"\d+", form)))
         self.budget.hold(len(form) + widths + (form.count("%") + form.count("{")) * self.budget.measure(arguments))
         return form
 

@@ -221,6 +221,7 @@ def test_what_one_step_would_cost_is_asked_for_before_it_is_taken(source, reason
         "{{ ('%(a)9999d' * 9999) % {'a': 1} }}",
         "{{ ('%(a).9999f' * 9999) | format(a=1.5) }}",
         "{{ ('{a:9999}' * 9999).format_map({'a': 1}) }}",
+        "{{ ('{0:\u0669\u0669\u0669\u0669}' * 9999).format(1) }}",  # digits of Arabic, which Python reads too
     ],
 )
 def test_many_great_widths_are_refused_before_they_take_memory(source):
