@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 END_OF_PREFIX = "\udfff"  # marks where a continued message ends; outside text can't hold it
 PROBE = "\udffe"  # marks a message whose way through the template is followed; nor can it hold this
 MAX_TEMPLATE_CHARACTERS = 1_000_000
+CPU_SECONDS_PER_MESSAGE = 2e-4  # twice what a message takes, and more
 OWN_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt", "enable_thinking")
 
 
@@ -180,7 +181,8 @@ class ChatTemplate:
         from kaishu.text.budget import Budget
         from kaishu.text.sandbox import Sandbox
 
-        budget = Budget(_characters(variables), self._cpu_seconds)
+        seconds = self._cpu_seconds + CPU_SECONDS_PER_MESSAGE * len(variables["messages"])
+        budget = Budget(_characters(variables), seconds)
         sandbox = Sandbox(marks, budget, self._now)
         try:
             template = Template.from_code(sandbox, self._compiled[name], dict(sandbox.globals))
