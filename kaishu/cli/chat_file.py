@@ -7,7 +7,6 @@ expected is an error that says where, and leaves the session as it was.
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +42,7 @@ def save(session: Session, file: Path) -> None:
             partial.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
             partial.replace(file)
         except BaseException:
-            with suppress(OSError, ValueError):
-                partial.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise KaishuError(f"{file} can't be written: {error.strerror or error}.") from error

@@ -108,6 +108,14 @@ def test_tiny_is_the_bundled_model_wherever_one_stands(tmp_path: Path, monkeypat
     assert open_checkpoint(folder).config.model_type == "qwen3"
 
 
+def test_an_empty_name_is_not_the_folder_one_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert resolve(".").resolve() == tmp_path.resolve()
+    with pytest.raises(ModelNotFoundError, match="The name of the model is empty"):
+        resolve("")
+
+
 def test_a_folder_that_must_not_be_looked_into_is_an_error_with_the_systems_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

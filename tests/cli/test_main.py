@@ -175,6 +175,7 @@ def test_a_reader_that_leaves_is_not_complained_about(tiny_checkpoint):
 def in_a_shell(command: str) -> tuple[int, str]:
     """Run `kaishu …` with a shell's redirections. return: the exit code, and what came out"""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "HF_HUB_OFFLINE": "1"}
+    environment.pop("PYTHONUNBUFFERED", None)  # what can't be written should still be waiting when Python exits
     done = subprocess.run(
         ["sh", "-c", command.replace("kaishu", f"{sys.executable} -m kaishu")],
         stdin=subprocess.DEVNULL,
