@@ -20,6 +20,16 @@ from kaishu.config import ModelConfig
 
 _COMPARED_BYTES = 8 << 20
 
+# What is read from a model folder beside the weights, here or in text/; none of it may lead out of the folder.
+READ_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "additional_chat_templates",
+)
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -56,7 +66,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     return: the checkpoint; headers have been read, and of the tensors at most a tied head and the embedding
     raises: ConfigError, CheckpointError
     """
-    for name in ("config.json", "generation_config.json"):
+    for name in READ_FILES:
         path_inside(folder, name)
     config = ModelConfig.from_folder(folder)
     shards = open_shards(folder)
