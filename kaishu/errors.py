@@ -104,6 +104,11 @@ def shown(value: object) -> str:
         text = repr(value)
     except ValueError:  # Python refuses to write whole numbers of more than 4,300 digits
         text = "a number of thousands of digits"
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """A text cut at 80 characters, for a message."""
     return text if len(text) <= 80 else text[:77] + "..."
 
 

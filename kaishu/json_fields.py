@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kaishu.errors import KaishuError
+from kaishu import errors
+from kaishu.errors import KaishuError, shortened
 
 MAX_BYTES = 16 << 20  # the largest honest ones, the headers and indices of 30,000 experts' tensors, take 5 to 10 MB
 MAX_VALUES = 500_000  # a Python object takes ten times the bytes of its JSON text; this bounds what parsing can cost
@@ -90,8 +91,10 @@ def read_json_object(path: Path, error: type[KaishuError]) -> dict[str, Any]:
 
 def shown(value: object) -> str:
     """A value as a message shows it: as JSON spells it, cut at 80 characters."""
-    text = json.dumps(value, ensure_ascii=False, default=repr)
-    return text if len(text) <= 80 else text[:77] + "..."
+    try:
+        return shortened(json.dumps(value, ensure_ascii=False, default=repr))
+    except ValueError:  # a whole number too long to write out
+        return errors.shown(value)
 
 
 @dataclass(frozen=True)

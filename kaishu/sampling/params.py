@@ -31,7 +31,7 @@ class SamplingParams:
     top_k:               keep the k likeliest tokens; 0 or -1 keeps all
     top_p:               keep the smallest set of likeliest tokens whose probability reaches p; 0 keeps one
     min_p:               keep tokens at least min_p times as likely as the likeliest
-    repetition_penalty:  0.01 to 100; divides (if positive, else multiplies) logits of tokens in the prompt or the output
+    repetition_penalty:  0.01 to 100; divides (if negative, multiplies) logits of tokens in the prompt or the output
     presence_penalty:    -2 to 2; subtracted once from the logit of each token in the output
     frequency_penalty:   -2 to 2; subtracted from a token's logit once for each time it is in the output
     seed:                0 to 2^63 - 1; None draws a new one

@@ -98,7 +98,7 @@ def _message(message: object, path: str) -> Json:
             raise _invalid(f"{path}.{key}", "is not a field of a message", ", ".join(FIELDS))
     role = given.get("role")
     if role not in ROLES:
-        found = "is missing" if role is None else f"is {_short(role)}"
+        found = "is missing" if role is None else f"is {shown(role)}"
         raise _invalid(f"{path}.role", found, ", ".join(ROLES))
     cleaned: Json = {"role": "system" if role == "developer" else role}
     cleaned["content"] = _content(given.get("content"), f"{path}.content", str(role))
@@ -138,7 +138,7 @@ def _part(part: object, path: str) -> str:
     if kind != "text":
         raise _invalid(
             path,
-            "has no type" if kind is None else f"is a part of type {_short(kind)}",
+            "has no type" if kind is None else f"is a part of type {shown(kind)}",
             "parts of type 'text', since the model reads text only",
         )
     return _string(part.get("text"), f"{path}.text")
@@ -165,7 +165,7 @@ def _tool_call(call: object, path: str) -> Json:
     if not isinstance(call, Mapping):
         raise _invalid(path, f"is {_kind(call)}", "an object with a function", hint=_objects_hint(call))
     if call.get("type", "function") != "function":
-        raise _invalid(f"{path}.type", f"is {_short(call['type'])}", "'function'")
+        raise _invalid(f"{path}.type", f"is {shown(call['type'])}", "'function'")
     nested = "function" in call
     function = call["function"] if nested else call
     function_path = f"{path}.function" if nested else path
@@ -187,9 +187,9 @@ def _arguments(arguments: object, path: str) -> Json:
         try:
             parsed = json.loads(arguments)
         except (ValueError, RecursionError):
-            raise _invalid(path, f"is {_short(arguments)}, which isn't valid JSON", allowed) from None
+            raise _invalid(path, f"is {shown(arguments)}, which isn't valid JSON", allowed) from None
         if not isinstance(parsed, dict):
-            raise _invalid(path, f"is {_short(arguments)}, which holds {_kind(parsed)}", allowed)
+            raise _invalid(path, f"is {shown(arguments)}, which holds {_kind(parsed)}", allowed)
         return dict(clean_json(parsed, path))
     if not isinstance(arguments, Mapping):
         raise _invalid(path, "is missing or null" if arguments is None else f"is {_kind(arguments)}", allowed)
@@ -200,7 +200,7 @@ def _tool(tool: object, path: str) -> Json:
     if not isinstance(tool, Mapping):
         raise _invalid(path, f"is {_kind(tool)}", 'an object {"type": "function", "function": {...}}')
     if tool.get("type") != "function":
-        found = "is missing" if "type" not in tool else f"is {_short(tool['type'])}"
+        found = "is missing" if "type" not in tool else f"is {shown(tool['type'])}"
         raise _invalid(f"{path}.type", found, "'function'")
     function = tool.get("function")
     if not isinstance(function, Mapping):
@@ -217,7 +217,7 @@ def _function_name(name: object, path: str) -> str:
     """Templates write names into JSON as they are, so a name must not need escaping there."""
     name = _string(name, path)
     if not name or any(character in '"\\' or ord(character) < 0x20 for character in name):
-        raise _invalid(path, f"is {_short(name)}", "a name without quotes, backslashes and control characters")
+        raise _invalid(path, f"is {shown(name)}", "a name without quotes, backslashes and control characters")
     return name
 
 
@@ -232,7 +232,7 @@ def _string(value: object, path: str) -> str:
 
 def _key(key: object, path: str) -> str:
     if not isinstance(key, str):
-        raise _invalid(path, f"has the key {_short(key)}", "keys that are strings")
+        raise _invalid(path, f"has the key {shown(key)}", "keys that are strings")
     return _string(key, f"{path}: a key")
 
 
@@ -249,11 +249,6 @@ def _kind(value: object) -> str:
     if isinstance(value, list | tuple):
         return "a list"
     return names.get(type(value), f"a Python {type(value).__name__}")
-
-
-def _short(value: object) -> str:
-    text = shown(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _objects_hint(value: object) -> str | None:
