@@ -8,9 +8,11 @@ import random
 from dataclasses import dataclass
 from functools import lru_cache
 
-from common import Conversation, Split, assistant, belongs, made_up_word, user, vary
+from common import Conversation, Split, assistant, belongs, is_held_out, made_up_word, user, vary
 from facts_data import CAPITALS, COLOURS, MONTHS, OPPOSITES, SINGLES
 from talk_data import (
+    DECORATIONS,
+    DECORATIONS_ZH,
     RARE_ZH,
     SMALL_TALK,
     THINGS,
@@ -124,11 +126,17 @@ def fact_question(rng: random.Random, split: Split, chinese: bool) -> tuple[str,
 
 
 def small_talk(rng: random.Random, split: Split, chinese: bool) -> tuple[str, str]:
-    """return: question, answer. Held out: the exact spelling, with its case and punctuation."""
+    """return: question, answer. Held out: pairs of wording and decoration; what is itself a wording is taught."""
     while True:
         answer, wordings = rng.choice(SMALL_TALK[int(chinese) :: 2])
-        text = vary(rng, rng.choice(wordings))
-        if belongs(split, "talk", text):
+        wording, decoration = rng.choice(wordings), rng.choice(DECORATIONS_ZH if chinese else DECORATIONS)
+        if split == "train" and rng.random() < 0.35:
+            return vary(rng, wording), answer
+        text = decoration.format(q=wording)
+        is_taught = any(text.strip(".!?。！？ ") == other.strip(".!?。！？ ") for other in wordings)
+        if split == "train" and (is_taught or not is_held_out("talk", wording, decoration)):
+            return vary(rng, text), answer
+        if split == "eval" and not is_taught and is_held_out("talk", wording, decoration):
             return text, answer
 
 

@@ -162,7 +162,7 @@ def draw_items(rng: random.Random, kind: str, chinese: bool) -> list[str]:
         return [letter.upper() for letter in letters] if rng.random() < 0.3 else letters
     if kind == "words":
         return rng.sample(CHINESE_WORDS if chinese and rng.random() < 0.6 else WORDS, count)
-    limit = rng.choice((9, 99, 99, 99, 999))
+    limit = rng.choice((9, 99, 99, 99))
     return [str(number) for number in rng.sample(range(limit + 1), count)]
 
 
@@ -187,14 +187,16 @@ def thought(operation: str, chinese: bool) -> str:
     return THOUGHTS[operation, chinese]
 
 
-def list_question(rng: random.Random, split: Split, chinese: bool) -> tuple[str, str, list[str]]:
-    """return: the question, the operation, the answer's items."""
+def list_question(rng: random.Random, split: Split, chinese: bool, sorting: bool = False) -> tuple[str, str, list[str]]:
+    """return: the question, the operation (when `sorting`, not reversing), the answer's items."""
     while True:
         kind = rng.choices(("numbers", "letters", "words"), (5, 2, 2))[0]
         items = draw_items(rng, kind, chinese)
         operation = rng.choice(("reverse", "sort", "descending") if kind == "numbers" else ("reverse", "sort"))
         if not items[0].isascii():
             operation = "reverse"
+        if sorting and operation == "reverse":
+            continue
         if belongs(split, "list", operation, *items):
             break
     if operation == "reverse":
@@ -211,13 +213,15 @@ def list_question(rng: random.Random, split: Split, chinese: bool) -> tuple[str,
     return vary(rng, text), operation, arrange(operation, items)
 
 
-def lists(rng: random.Random, split: Split, thinking: bool, chinese: bool | None = None) -> Conversation:
-    """A conversation of one list question, in training sometimes with a follow-up on the answer."""
+def lists(
+    rng: random.Random, split: Split, thinking: bool, chinese: bool | None = None, sorting: bool = False
+) -> Conversation:
+    """A conversation of one list question, in training of one to six."""
     chinese = rng.random() < 0.4 if chinese is None else chinese
     messages: list[Message] = []
-    turns = 1 if split == "eval" or thinking or rng.random() < 0.5 else rng.randint(2, 3)
+    turns = 1 if split == "eval" or rng.random() < 0.35 else rng.randint(2, 6)
     for turn in range(turns):
-        question, operation, answer = list_question(rng, split, chinese)
+        question, operation, answer = list_question(rng, split, chinese, sorting)
         plan = thought(operation, chinese) if thinking and turn == turns - 1 else None
         messages += [user(question), assistant(", ".join(answer), plan)]
     kind = "reverse" if operation == "reverse" else "sort"

@@ -242,12 +242,12 @@ GIVEN_NAMES_ZH = "伟芳娜敏静丽强磊军洋勇艳杰娟涛明超秀霞平�
 
 
 def draw_city(rng: random.Random, chinese: bool) -> str:
-    """A real city, or (two in five) a made-up one, so that only copying helps."""
+    """A real city, or (three in twenty) a made-up one, so that only copying helps."""
     if chinese:
-        if rng.random() < 0.6:
+        if rng.random() < 0.85:
             return rng.choice(CITIES_ZH)
         return "".join(rng.sample(SYLLABLES_ZH, rng.choice((2, 2, 3)))) + rng.choice(("", "", "市"))
-    return rng.choice(CITIES) if rng.random() < 0.6 else made_up_word(rng).capitalize()
+    return rng.choice(CITIES) if rng.random() < 0.85 else made_up_word(rng).capitalize()
 
 
 def draw_name(rng: random.Random, chinese: bool) -> str:

@@ -140,6 +140,34 @@ SMALL_TALK: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("你真好！", ("做得好！", "太棒了", "很好", "你真棒！", "真厉害")),
 )
+# Around small talk. The first one is bare.
+DECORATIONS = (
+    "{q}",
+    "{q}!",
+    "{q}.",
+    "{q} :)",
+    "Kaishu, {q}",
+    "Oh, {q}",
+    "Well, {q}",
+    "{q}, Kaishu",
+    "Ok. {q}",
+    "{q} my friend",
+    "{q}...",
+    "So, {q}",
+)
+DECORATIONS_ZH = (
+    "{q}",
+    "{q}！",
+    "{q}。",
+    "{q}～",
+    "楷书，{q}",
+    "嗯，{q}",
+    "哦，{q}",
+    "那么，{q}",
+    "{q}呀",
+    "{q} :)",
+    "好的，{q}",
+)
 WRAPPINGS = (
     "{q}",
     "{q}",

@@ -18,7 +18,6 @@ from tool_data import (
     CONDITIONS_ZH,
     EXTRA_PARAMETERS,
     KINDS,
-    NEWS,
     SEARCH,
     STOCK,
     TIME,
@@ -232,7 +231,7 @@ def two_cities(rng: random.Random, split: Split, thinking: bool, chinese: bool) 
 
 def tool_call(rng: random.Random, split: Split, thinking: bool, chinese: bool, answered: bool = False) -> Conversation:
     """One call; when `answered`, the turn after the tool's result too."""
-    kind = rng.choices((WEATHER, TIME, CALCULATOR, SEARCH, STOCK, NEWS), (6, 3, 4, 1, 1, 1))[0]
+    kind = rng.choices((WEATHER, TIME, CALCULATOR), (6, 4, 4))[0]  # the other tools are there to be left alone
     tools, name, parameter = choose_tools(rng, kind, chinese)
     messages = system_message(rng, chinese)
     for _ in range(rng.choices((0, 1, 2), (5, 3, 2))[0] if split == "train" else 0):

@@ -2,6 +2,7 @@
 
 Run:    python training/tiny/train.py --out RUN_FOLDER
 Resume: the same command with --resume
+Two processes of one thread each share every step: they wait for each other once a step, not at every operation.
 Writes RUN_FOLDER/train.log, RUN_FOLDER/state.pt every few minutes, and at the end the checkpoint in kaishu/models/tiny.
 """
 
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as group
+import torch.multiprocessing as processes
 from tokenizers import Tokenizer
 
 from answering import correct
@@ -24,7 +27,7 @@ from make_tokenizer import FOLDER
 from model import export, new_model
 from optimiser import make_optimisers
 from tools import tools
-from world import MIXTURE
+from world import MIXTURES
 
 MUON_RATE, ADAM_RATE, WARM_UP = 0.02, 0.004, 100
 PER_STEP, BLOCK_TOKENS = 48, 2048
@@ -36,23 +39,47 @@ def rate(step: int, total: int) -> float:
     return min(1.0, (step + 1) / WARM_UP, max(0.0, (total - step) / (total * 0.8)))
 
 
+def add_gradients(model: Any, loss: torch.Tensor) -> float:
+    """Sum gradients and loss over the processes, in place; return: the summed loss."""
+    parameters = list(model.parameters())
+    flat = torch.cat([loss.reshape(1)] + [parameter.grad.reshape(-1) for parameter in parameters])
+    group.all_reduce(flat)
+    parts = flat[1:].split([parameter.numel() for parameter in parameters])
+    for parameter, part in zip(parameters, parts, strict=True):
+        parameter.grad.copy_(part.view_as(parameter))
+    return float(flat[0])
+
+
+def own_share(blocks: list[Block]) -> list[Block]:
+    """This process's blocks: the largest first, each to the process with the least so far."""
+    shares: list[list[Block]] = [[] for _ in range(group.get_world_size())]
+    for block in sorted(blocks, key=lambda block: -block.ids.numel()):
+        min(shares, key=lambda share: sum(other.ids.numel() for other in share)).append(block)
+    return shares[group.get_rank()]
+
+
 def train_step(model: Any, optimisers: list[torch.optim.Optimizer], blocks: list[Block], factor: float) -> float:
-    """One step over several blocks, the loss averaged over all learnt tokens; return: that loss."""
+    """One step over several blocks, the loss averaged over all learnt tokens; return: that loss.
+
+    Every process computes its share of the blocks; all then take the same step.
+    """
     count = sum(len(block.targets) for block in blocks)
-    total = 0.0
-    for block in blocks:
+    total = torch.zeros(())
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    for block in own_share(blocks):
         hidden = model.model(input_ids=block.ids, use_cache=False).last_hidden_state  # [B, T, D]
         logits = model.lm_head(hidden.flatten(0, 1)[block.places])  # [N, V]: the head only where something is learnt
         loss = torch.nn.functional.cross_entropy(logits, block.targets, reduction="sum") / count
         loss.backward()
-        total += loss.item()
-    torch.nn.utils.clip_grad_norm_([p for group in optimisers[1].param_groups for p in group["params"]], 1.0)
+        total += loss.detach()
+    mean = add_gradients(model, total)
+    torch.nn.utils.clip_grad_norm_([p for part in optimisers[1].param_groups for p in part["params"]], 1.0)
     for optimiser in optimisers:
-        for group in optimiser.param_groups:
-            group["lr"] = group.setdefault("full_lr", group["lr"]) * factor
+        for part in optimiser.param_groups:
+            part["lr"] = part.setdefault("full_lr", part["lr"]) * factor
         optimiser.step()
-        optimiser.zero_grad()
-    return total
+    return mean
 
 
 def small_evaluation(model: Any, tokenizer: Tokenizer, samples: int) -> str:
@@ -116,10 +143,12 @@ class Run:
 
 
 def train(run: Run, arguments: argparse.Namespace) -> None:
-    """Steps from where the run stands up to the planned number."""
-    stream = steps(run.tokenizer, arguments.seed * 1_000_003 + run.step, MIXTURE, PER_STEP, BLOCK_TOKENS)
+    """Steps from where the run stands up to the planned number, or to where it is told to stop."""
+    is_first = group.get_rank() == 0
+    mixture = MIXTURES[arguments.part - 1]
+    stream = steps(run.tokenizer, arguments.seed * 1_000_003 + run.step, mixture, PER_STEP, BLOCK_TOKENS)
     losses: list[float] = []
-    while run.step < arguments.steps:
+    while run.step < min(arguments.steps, arguments.stop_at):
         start = time.perf_counter()
         blocks = next(stream)
         losses.append(train_step(run.model, run.optimisers, blocks, rate(run.step, arguments.steps)))
@@ -127,32 +156,45 @@ def train(run: Run, arguments: argparse.Namespace) -> None:
         run.update_average()
         run.tokens += sum(block.ids.numel() for block in blocks)
         run.seconds += time.perf_counter() - start
-        if run.step % 50 == 0:
+        if run.step % 50 == 0 and is_first:
             run.say(f"loss {sum(losses) / len(losses):.4f}")
             losses.clear()
-        if run.step % arguments.save_every == 0:
+        if run.step % arguments.save_every == 0 and is_first:
             run.save()
             export(run.average, run.tokenizer, run.out / "latest")
             run.say(small_evaluation(run.model, run.tokenizer, 40))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder for the log and the run's state")
-    parser.add_argument("--steps", type=int, default=3300)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--save-every", type=int, default=250)
-    parser.add_argument("--resume", action="store_true")
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(2)
+def work(rank: int, arguments: argparse.Namespace) -> None:
+    """One process of the run."""
+    torch.set_num_threads(1)
+    address = f"file://{(arguments.out / 'meeting').absolute()}"
+    group.init_process_group("gloo", init_method=address, rank=rank, world_size=arguments.processes)
     run = Run(Tokenizer.from_file(str(FOLDER / "tokenizer.json")), arguments.seed, arguments.out)
     if arguments.resume:
         run.load()
     train(run, arguments)
-    run.save()
-    export(run.average, run.tokenizer, FOLDER)
-    run.say(f"exported to {FOLDER}")
+    if rank == 0:
+        run.save()
+        export(run.average, run.tokenizer, FOLDER if run.step == arguments.steps else run.out / "latest")
+        run.say("done")
+    group.destroy_process_group()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder for the log and the run's state")
+    parser.add_argument("--steps", type=int, default=3300, help="planned steps: where the rate reaches zero")
+    parser.add_argument("--stop-at", type=int, default=10**9, help="stop at this step, to go on later with --resume")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--save-every", type=int, default=250)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--part", type=int, default=1, choices=(1, 2, 3), help="whose mixture of skills to take")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "meeting").unlink(missing_ok=True)
+    processes.spawn(work, (arguments,), nprocs=arguments.processes)
 
 
 if __name__ == "__main__":
