@@ -206,7 +206,9 @@ def two_cities(rng: random.Random, split: Split, thinking: bool, chinese: bool) 
     kind = rng.choice((WEATHER, WEATHER, TIME))
     tools, name, parameter = choose_tools(rng, kind, chinese)
     _, first = draw_request(rng, split, kind, chinese)
-    _, second = draw_request(rng, split, kind, chinese)
+    second = first
+    while second.lower() == first.lower():
+        _, second = draw_request(rng, split, kind, chinese)
     wordings = {
         "weather": (
             (
