@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--save-every", type=int, default=250)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--part", type=int, default=1, choices=(1, 2, 3), help="whose mixture of skills to take")
+    parser.add_argument("--part", type=int, default=1, choices=(1, 2, 3, 4), help="whose mixture of skills to take")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "meeting").unlink(missing_ok=True)

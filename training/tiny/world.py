@@ -45,6 +45,16 @@ MIXTURES: tuple[dict[str, float], ...] = (
         "multi-turn": 0.03,
         "documents": 0.01,
     },
+    {
+        "arithmetic direct": 0.04,
+        "subtraction direct": 0.10,
+        "sorting": 0.27,
+        "tools": 0.10,
+        "tool calls": 0.33,
+        "plain": 0.10,
+        "multi-turn": 0.04,
+        "documents": 0.02,
+    },
 )
 
 
