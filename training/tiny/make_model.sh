@@ -7,4 +7,5 @@ out=$1
 python "$here/train.py" --out "$out" --part 1 --steps 3300 --stop-at 1500
 python "$here/train.py" --out "$out" --part 2 --steps 2850 --resume
 python "$here/train.py" --out "$out" --part 3 --steps 3600 --resume
+python "$here/train.py" --out "$out" --part 4 --steps 3900 --resume
 python "$here/evaluate.py"
