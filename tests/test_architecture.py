@@ -33,6 +33,8 @@ THEIR_OWN = {"httpx", "click", "markupsafe", "tqdm"}
 ONLY_IN = {
     "torch": ("reference",),
     "transformers": ("reference/verify.py",),
+    "numba": ("cpu",),
+    "llvmlite": ("cpu",),
 }
 
 
