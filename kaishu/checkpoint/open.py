@@ -112,7 +112,11 @@ def _are_equal(one: StoredTensor, other: StoredTensor) -> bool:
 
 
 def _identity(config: ModelConfig, shards: Shards) -> str:
-    """A digest of the config and of each file's name, size, time of change and header."""
+    """A digest of the config and of each file's place, size, time of change and header.
+
+    The place is where the file really is (a blob, in a hub's cache): two fine-tunings of one model have the same header
+    and size, and unpacking an archive or building an image may have given them the same time.
+    """
     parts = [repr(config)]
-    parts += [f"{f.path.name} {f.num_bytes} {f.modified_ns} {f.header_digest}" for f in shards.files]
+    parts += [f"{f.path.resolve()} {f.num_bytes} {f.modified_ns} {f.header_digest}" for f in shards.files]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

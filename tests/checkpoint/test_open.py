@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,29 @@ def test_the_identity_changes_with_the_weights_or_the_config_and_only_then(own_c
     change(folder, lambda tensors: tensors.update({"model.rotary_emb.inv_freq": np.zeros(16, np.float32)}))
     seen.add(open_checkpoint(folder).identity)
     assert len(seen) == 4
+
+
+def test_other_weights_of_the_same_shape_size_and_time_have_another_identity(
+    own_checkpoint: Write, tmp_path: Path
+) -> None:
+    folder = own_checkpoint("dense_tied")
+    other = Path(shutil.copytree(folder, tmp_path / "fine-tuned"))
+    change(other, lambda tensors: tensors.update({"model.norm.weight": tensors["model.norm.weight"] + 1}))
+    status = (folder / "model.safetensors").stat()
+    os.utime(other / "model.safetensors", ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert open_checkpoint(other).identity != open_checkpoint(folder).identity
+
+
+def test_a_link_and_what_it_leads_to_have_one_identity(own_checkpoint: Write, tmp_path: Path) -> None:
+    """As for two snapshots of a hub's cache that have the same blobs."""
+    folder = own_checkpoint("dense_tied")
+    blobs, snapshots = tmp_path / "blobs", tmp_path / "snapshots"
+    blobs.mkdir()
+    (folder / "model.safetensors").rename(blobs / "digest")
+    for revision in ("one", "two"):
+        shutil.copytree(folder, snapshots / revision)
+        (snapshots / revision / "model.safetensors").symlink_to(blobs / "digest")
+    assert open_checkpoint(snapshots / "one").identity == open_checkpoint(snapshots / "two").identity
 
 
 # Memory.
