@@ -14,7 +14,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # A unit may import units of earlier rows, and itself. `kaishu/__init__.py` only names its public objects, lazily.
 LAYERS = [
     {"errors"},
-    {"json_fields"},
+    {"json_fields", "locked_file"},
     {"rope_config"},
     {"config", "batch"},
     {"sampling"},

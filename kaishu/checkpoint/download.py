@@ -9,7 +9,6 @@ huggingface.py for weights and by modelscope.py for everything.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -25,6 +24,7 @@ from urllib.parse import urlsplit
 
 from kaishu.errors import CheckpointError, HubUnavailableError, KaishuError, ModelNotFoundError, and_more
 from kaishu.json_fields import MAX_BYTES, parse_json_object, read_json_object
+from kaishu.locked_file import open_locked
 
 Progress = Callable[[int, int], None]
 """Called as bytes arrive: how many of the model's bytes are here, and how many there are in all."""
@@ -193,24 +193,13 @@ def _opened_alone(part: Path, file: RemoteFile) -> Iterator[IO[bytes]]:
 
     raises: HubUnavailableError when another process has it
     """
-    while True:
-        with part.open("ab") as output:
-            try:
-                fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise HubUnavailableError(f"Another process is downloading {file.path} now; wait for it.") from None
-            # Between opening and locking, another process may have written more, or taken the file from its place.
-            if _is_at(part, output):
-                output.seek(0, os.SEEK_END)
-                yield output
-                return
-
-
-def _is_at(path: Path, file: IO[bytes]) -> bool:
     try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
+        output = open_locked(part)
+    except BlockingIOError:
+        raise HubUnavailableError(f"Another process is downloading {file.path} now; wait for it.") from None
+    with output:
+        output.seek(0, os.SEEK_END)  # between opening and locking, another process may have written more
+        yield output
 
 
 def _check_room(file: RemoteFile, have: int, folder: Path) -> None:
@@ -227,7 +216,8 @@ def _transfer(file: RemoteFile, output: IO[bytes], meter: TransferMeter) -> None
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # the HTTP library's own
 
     if output.tell() > file.size:
-        output.truncate(0)
+        output.seek(0)
+        output.truncate()
     meter.add(output.tell())
     failures = 0
     while output.tell() < file.size:
@@ -258,7 +248,8 @@ def _append(file: RemoteFile, output: IO[bytes], meter: TransferMeter) -> None:
         headers["Range"] = f"bytes={start}-"
     with _get(file.url, headers) as response:
         if start and response.status_code != 206:  # a server that knows no ranges starts from the beginning
-            output.truncate(0)
+            output.seek(0)
+            output.truncate()
             meter.add(-start)
         for received in response.iter_raw():  # as it arrives: gathered chunks would be lost when the connection breaks
             chunk = received[: file.size - output.tell()]

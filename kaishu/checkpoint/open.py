@@ -119,4 +119,4 @@ def _identity(config: ModelConfig, shards: Shards) -> str:
     """
     parts = [repr(config)]
     parts += [f"{f.path.resolve()} {f.num_bytes} {f.modified_ns} {f.header_digest}" for f in shards.files]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()

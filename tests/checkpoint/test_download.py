@@ -44,6 +44,19 @@ def test_what_arrived_before_a_failure_is_not_fetched_again(user: User, prefix: 
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_partial_file_that_is_too_long_is_begun_anew(user: User, prefix: str) -> None:
+    """As one of an older, larger version is."""
+    user.hub.break_after_bytes = 0
+    user.resolve(prefix + NAME)
+    (part,) = user.home.rglob("*.part")
+    part.write_bytes(WEIGHTS + b"more")
+    user.hub.break_after_bytes = None
+    answer = user.resolve(prefix + NAME)
+    assert contents_of(answer["folder"])["model.safetensors"] == WEIGHTS
+    assert answer["progress"][-1][0] == answer["progress"][-1][1]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_server_that_ignores_ranges_still_yields_a_right_file(user: User, prefix: str) -> None:
     user.hub.break_after_bytes, user.hub.max_breaks, user.hub.ignore_ranges = 1_000_000, 2, True
     answer = user.resolve(prefix + NAME)

@@ -202,6 +202,11 @@ def test_other_weights_of_the_same_shape_size_and_time_have_another_identity(
     assert open_checkpoint(other).identity != open_checkpoint(folder).identity
 
 
+def test_a_folder_whose_name_is_no_text_has_an_identity_too(own_checkpoint: Write, tmp_path: Path) -> None:
+    folder = own_checkpoint("dense_tied").rename(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff"))
+    assert len(open_checkpoint(folder).identity) == 64
+
+
 def test_a_link_and_what_it_leads_to_have_one_identity(own_checkpoint: Write, tmp_path: Path) -> None:
     """As for two snapshots of a hub's cache that have the same blobs."""
     folder = own_checkpoint("dense_tied")
