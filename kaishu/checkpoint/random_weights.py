@@ -94,19 +94,28 @@ SHAPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
-def shape_config(shape: str, layers: int | None = None) -> dict[str, Any]:
-    """The config.json of a shape.
+def shape_name(shape: str) -> str:
+    """The key of SHAPES that is meant.
 
-    shape:  a key of SHAPES, in any case, with or without `qwen3-` in front: "0.6b", "Qwen3-30B-A3B"
-    layers: how many decoder layers; None: as many as the real model has
-    return: the object for config.json, the caller's own
+    shape:  in any case, with or without `qwen3-` in front: "0.6b", "Qwen3-30B-A3B"
     raises: InvalidParameterError naming the shapes that there are
     """
     lowered = shape.lower()
     named = next((name for name in (lowered, f"qwen3-{lowered}") if name in SHAPES), None)
     if named is None:
         raise InvalidParameterError("shape", shape, ", ".join(name.removeprefix("qwen3-") for name in SHAPES))
-    config = dict(SHAPES[named])
+    return named
+
+
+def shape_config(shape: str, layers: int | None = None) -> dict[str, Any]:
+    """The config.json of a shape.
+
+    shape:  as for shape_name
+    layers: how many decoder layers; None: as many as the real model has
+    return: the object for config.json, the caller's own
+    raises: InvalidParameterError
+    """
+    config = dict(SHAPES[shape_name(shape)])
     if layers is not None:
         if not 1 <= layers <= 10_000:
             raise InvalidParameterError("layers", layers, "1 to 10,000")
@@ -127,7 +136,7 @@ def write_random_checkpoint(folder: Path, shape: str, layers: int | None = None,
     at all, and takes a few megabytes of memory to write. Fewer layers of the same seed have the same first layers.
 
     folder: made anew; nothing is overwritten
-    shape:  as for shape_config
+    shape:  as for shape_name
     layers: as for shape_config
     seed:   the same seed gives the same bytes
     return: the folder

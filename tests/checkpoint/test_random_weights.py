@@ -12,7 +12,13 @@ from safetensors import safe_open
 
 from kaishu.checkpoint import open_checkpoint
 from kaishu.checkpoint.names import HEAD
-from kaishu.checkpoint.random_weights import SHAPES, random_checkpoint_bytes, shape_config, write_random_checkpoint
+from kaishu.checkpoint.random_weights import (
+    SHAPES,
+    random_checkpoint_bytes,
+    shape_config,
+    shape_name,
+    write_random_checkpoint,
+)
 from kaishu.errors import CheckpointError, InvalidParameterError
 from tests.checkpoint.test_names import in_our_spelling
 from tests.memory import run_measured
@@ -136,6 +142,7 @@ def test_an_untied_head_is_a_tensor_of_its_own() -> None:
 
 @pytest.mark.parametrize("spelling", ["0.6b", "qwen3-0.6b", "Qwen3-0.6B"])
 def test_a_shape_is_found_under_each_spelling(spelling: str) -> None:
+    assert shape_name(spelling) == "qwen3-0.6b"
     assert shape_config(spelling) == dict(SHAPES["qwen3-0.6b"])
 
 
