@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from kaishu.cpu.packed_file import Label, complete, label_at, map_to_read, map_to_write, read_label, zeros_in_memory
 from kaishu.errors import OutOfMemoryError
-from kaishu.locked_file import is_at, open_locked, unlock
+from kaishu.locked_file import is_at, open_locked
 
 PACKED_FOLDER = "packed"
 KERNELS_FOLDER = "kernels"
@@ -225,7 +225,6 @@ def _claimed(partial: Path, patience_seconds: float) -> Iterator[IO[bytes]]:
             with suppress(OSError):
                 if is_at(partial, file):
                     partial.unlink()
-            unlock(file)
 
 
 def _opened(path: Path, label: Label) -> PackedFile | None:

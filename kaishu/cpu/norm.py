@@ -1,0 +1,98 @@
+"""RMS normalisation on the CPU: reference/norm.py, one row at a time, and what a linear layer needs of a row.
+
+Owns the normalisation and the quantisation of activations to int8. A row is read twice from the first-level cache and
+written once; beside a linear layer this is nothing.
+
+Sums run in `lanes` lanes that are folded in one fixed tree, so they depend on nothing but the row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from kaishu.cpu.products import pair_words
+from kaishu.cpu.vector import (
+    KERNEL,
+    bfloat_bits,
+    fma,
+    lanes,
+    load,
+    magnitude,
+    max_lanes,
+    maximum,
+    pointer,
+    round_even,
+    splat,
+    store,
+    store_int8,
+    sum_lanes,
+)
+
+
+@njit(**KERNEL)
+def rms_norm(
+    x: Any, x_index: int, weight: Any, size: int, padded_size: int, eps: Any, out: Any, out_index: int
+) -> None:
+    """One row scaled to unit root mean square, then by a learned weight.
+
+    x:      pointer to float32; the row starts at x_index and is zero from `size` to `padded_size`
+    weight: pointer to float32, zero beyond `size`, too
+    out:    pointer to float32; may be x itself
+
+    Rounding: everything in float32, as the reference does; the order of the sum is ours.
+    """
+    width = lanes()
+    squares = splat(np.float32(0.0))
+    for k in range(0, padded_size, width):
+        part = load(x, x_index + k)
+        squares = fma(part, part, squares)
+    scale = np.float32(1.0) / np.sqrt(sum_lanes(squares) / np.float32(size) + eps)
+    for k in range(0, padded_size, width):
+        store(out, out_index + k, load(x, x_index + k) * splat(np.float32(scale)) * load(weight, k))
+
+
+@njit(**KERNEL)
+def prepare(x: Any, token: int, inputs: int, is_quantised: bool) -> None:
+    """Make a row of activations ready for linear layers.
+
+    x:      Activations whose words of this row are float32
+    inputs: K, a multiple of 32
+    """
+    if is_quantised:
+        _quantise(x, token, inputs)
+    if pair_words() == 1:
+        round_words(x.words, token, inputs)
+
+
+@njit(**KERNEL)
+def _quantise(x: Any, token: int, inputs: int) -> None:
+    """Groups of 32 to int8: scale = max|x| / 127, to nearest even. A group that holds a NaN gets a scale of NaN."""
+    width, words, place = lanes(), pointer(x.words), token * x.words.shape[1]
+    whole, own = pointer(x.whole), token * x.whole.shape[1]
+    for group in range(inputs // 32):
+        start = group * 32
+        largest = magnitude(load(words, place + start))
+        for k in range(start + width, start + 32, width):
+            largest = maximum(largest, magnitude(load(words, place + k)))
+        top = max_lanes(largest)
+        x.scales[token, group] = top / np.float32(127.0)
+        inverse = np.float32(127.0) / top if top > np.float32(1e-30) else np.float32(0.0)
+        total = splat(np.float32(0.0))
+        for k in range(start, start + 32, width):
+            rounded = round_even(load(words, place + k) * splat(np.float32(inverse)))
+            total = total + rounded
+            store_int8(whole, own + k, rounded)
+        x.sums[token, group] = np.int32(sum_lanes(total) * np.float32(8.0))
+
+
+@njit(**KERNEL)
+def round_words(words: Any, row: int, count: int) -> None:
+    """float32 to pairs of bfloat16, nearest even, in place: two values become one word at half the distance."""
+    bits = words.view(np.uint32)
+    for pair in range(count // 2):
+        low = np.uint32(bfloat_bits(words[row, 2 * pair]))
+        high = np.uint32(bfloat_bits(words[row, 2 * pair + 1]))
+        bits[row, pair] = np.uint32(low | np.uint32(high << np.uint32(16)))

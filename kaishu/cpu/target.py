@@ -1,0 +1,71 @@
+"""Which vector instructions the code is generated for.
+
+Owns the reading of Numba's compilation target: how many lanes a vector has, and which of the few special instructions
+exist. Numba generates for the CPU it runs on, or for the one that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name; this
+module asks Numba, so both are respected. Read by vector.py while it generates code, and by layout.py, because weights
+are packed by as many rows as a vector has lanes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+DotForm = Literal["vnni512", "vnni256", "avx2", "sdot", "portable"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the kernels may use.
+
+    lanes:    how many float32 values a vector has; also how many weight rows are packed together
+    dot:      which instruction multiplies and adds groups of four int8 values
+    has_bf16: whether pairs of bfloat16 are multiplied and added by an instruction (vdpbf16ps)
+    has_half: whether float16 is widened by an instruction
+    tokens:   how many tokens a tile of the integer products holds; as many as the registers allow
+    """
+
+    lanes: int
+    dot: DotForm
+    has_bf16: bool
+    has_half: bool
+    tokens: int
+
+    @property
+    def name(self) -> str:
+        """One word for the start line and the caches."""
+        words = {
+            "vnni512": "AVX-512 VNNI",
+            "vnni256": "AVX2 with VNNI",
+            "avx2": "AVX2",
+            "sdot": "NEON with dot product",
+            "portable": "portable vectors",
+        }
+        return words[self.dot] + (", BF16" if self.has_bf16 else "")
+
+
+def target_from(features: frozenset[str], architecture: str) -> Target:
+    """The best form for a CPU's features, in LLVM's spelling.
+
+    features:     such as {"avx2", "fma", "avx512vnni"}
+    architecture: the first word of the target triple: "x86_64", "aarch64", "arm64"
+    """
+    if architecture == "x86_64":
+        if {"avx512f", "avx512bw", "avx512vl", "avx512vnni"} <= features:
+            return Target(16, "vnni512", "avx512bf16" in features, has_half=True, tokens=8)
+        if {"avx2", "fma"} <= features:
+            has_vnni = "avxvnni" in features
+            return Target(8, "vnni256" if has_vnni else "avx2", False, has_half="f16c" in features, tokens=4)
+    if architecture in {"aarch64", "arm64"} and {"neon", "dotprod"} <= features:
+        return Target(8, "sdot", False, has_half=True, tokens=4)
+    return Target(8, "portable", False, has_half=False, tokens=4)
+
+
+def current_target() -> Target:
+    """What Numba generates code for in this process."""
+    from numba.core.registry import cpu_target
+
+    codegen = cpu_target.target_context.codegen()
+    features = codegen._tm_features  # a string such as "+avx2,+fma,-avx512f"; Numba has no public spelling of it
+    enabled = frozenset(word[1:] for word in features.split(",") if word.startswith("+"))
+    return target_from(enabled, codegen._tm.triple.split("-")[0])
