@@ -17,7 +17,7 @@ _LOOK_AGAIN_SECONDS = 0.02
 
 
 def open_locked(path: Path, *, patience_seconds: float = 0.0) -> IO[bytes]:
-    """Open a file to read and append, made if it isn't there, and have it alone until it is closed or unlocked.
+    """Open a file to read and append, made if it isn't there, and have it alone until it is closed.
 
     path:             in a folder that exists
     patience_seconds: how long to wait for another process
@@ -41,13 +41,6 @@ def open_locked(path: Path, *, patience_seconds: float = 0.0) -> IO[bytes]:
         except BaseException:
             file.close()
             raise
-
-
-def unlock(file: IO[bytes]) -> None:
-    """Let others have the file. Closing does the same, unless something else holds it open too: a mapping of it into
-    memory, or a child process.
-    """
-    fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def is_at(path: Path, file: IO[bytes]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import subprocess
 import sys
 import threading
@@ -13,7 +12,7 @@ from typing import IO, Any
 
 import pytest
 
-from kaishu.locked_file import is_at, open_locked, unlock
+from kaishu.locked_file import is_at, open_locked
 
 HOLDER = """
 import sys, time
@@ -61,16 +60,6 @@ def test_who_waits_gets_it_when_it_is_closed(tmp_path: Path) -> None:
     with open_locked(tmp_path / "file", patience_seconds=60) as second:
         assert first.closed and is_at(tmp_path / "file", second)
     timer.join()
-
-
-def test_an_unlocked_file_is_free_though_a_mapping_holds_it_open(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"x")
-    with open_locked(path) as first:
-        mapped = mmap.mmap(first.fileno(), 1)
-        unlock(first)
-        with open_locked(path):
-            assert mapped[:] == b"x"
 
 
 @pytest.mark.parametrize("taken", ["renamed", "removed", "replaced"])

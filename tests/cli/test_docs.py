@@ -10,6 +10,7 @@ import io
 import os
 import re
 import shlex
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from kaishu.cli.chat import converse
 from kaishu.cli.chat_commands import Chat
 from kaishu.cli.chat_session import Session
 from kaishu.cli.main import main
+from kaishu.cpu.store import PackedStore, cache_folder
 from kaishu.llm import LLM
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +37,24 @@ def tiny() -> LLM:
 
 
 @pytest.fixture
-def rerun(tiny, monkeypatch, capfd):
+def cache(monkeypatch, tmp_path) -> None:
+    """A cache as after some use, in a home of its own."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
+    monkeypatch.delenv("KAISHU_CACHE", raising=False)
+    for name, num_bytes, hours in (("tiny, int8", 2_900_000, 3), ("tiny, int4", 1_600_000, 50)):
+        file = PackedStore(cache_folder() / "packed").open_or_pack(
+            {"name": name}, num_bytes, lambda _: None, describe=name.encode()
+        )
+        used = time.time() - 3600 * hours - 60
+        os.utime(file.path, (used, used))
+    (cache_folder() / "kernels").mkdir()
+    for name in ("decode.nbi", "prefill.nbi"):
+        (cache_folder() / "kernels" / name).write_bytes(bytes(24_000))
+
+
+@pytest.fixture
+def rerun(tiny, cache, monkeypatch, capfd):
     """`rerun(block)`: the same block with what is printed today."""
     monkeypatch.setattr("kaishu.cli.options.ModelOptions.load", lambda _options, _model: tiny)
     monkeypatch.setenv("COLUMNS", "100")

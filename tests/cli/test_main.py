@@ -12,7 +12,7 @@ import pytest
 
 from kaishu.cli.main import main
 
-COMMANDS = ["chat", "generate", "inspect", "tokenize", "pull", "verify"]
+COMMANDS = ["chat", "generate", "inspect", "tokenize", "pull", "verify", "cache"]
 HEAVY = ["numpy", "torch", "tokenizers", "jinja2", "huggingface_hub", "prompt_toolkit", "httpx", "transformers"]
 
 
@@ -76,6 +76,8 @@ def test_the_version_is_the_package_s(capsys):
         (["verify", "./nowhere"], "There is no such folder"),
         (["chat", "--tools", "/nonexistent.json"], "/nonexistent.json can't be read"),
         (["chat", "./nowhere"], "There is no such folder"),
+        (["cache", "claer"], "'clear'"),
+        (["cache", "clear"], "there is no terminal to ask at"),
     ],
 )
 def test_a_wrong_command_line_is_one_clear_error_and_exit_code_2(arguments, message):
