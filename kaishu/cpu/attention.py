@@ -13,7 +13,7 @@ result depends on nothing but the sequence.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -32,7 +32,9 @@ from kaishu.cpu.products import (
 from kaishu.cpu.vector import (
     KERNEL,
     exponential,
+    floats_at,
     fma,
+    halves_at,
     keep_between,
     lanes,
     load,
@@ -40,7 +42,6 @@ from kaishu.cpu.vector import (
     max_lanes,
     maximum,
     moved,
-    pointer,
     splat,
     store,
     sum_lanes,
@@ -49,45 +50,21 @@ from kaishu.cpu.vector import (
 SEGMENT = 256  # positions
 
 
-class Scratch(NamedTuple):
-    """What a rank needs while it attends; R rows of a tile.
-
-    queries:  [ranks, R, d] float32, the tile's queries, scaled by 1/√d
-    scores:   [ranks, R, SEGMENT] float32, scores, then e**(score - largest)
-    gathered: [ranks, R, d] float32, one segment's sum of values; own_largest and own_sums: [ranks, R], its other parts
-    largest:  [pieces, R] float32, of the divided sequences: each segment's largest score,
-    sums:     [pieces, R] float32, its sum of e**(score - largest),
-    partial:  [pieces, R, d] float32, and its weighted sum of values
-    """
-
-    queries: Any
-    scores: Any
-    gathered: Any
-    own_largest: Any
-    own_sums: Any
-    largest: Any
-    sums: Any
-    partial: Any
-
-
 def _values_tile(tokens: int) -> Any:
     @njit(**KERNEL)
-    def tile(
-        memory, table, first_page, count, page_size, offset, pairs, x, x_index, x_stride, out, out_index, out_stride
-    ):  # type: ignore[no-untyped-def]
+    def tile(pages, table, first_page, count, offset, x, x_index, out, out_index):
         """Two blocks of channels of the values in `count` pages, weighed by the tile's rows."""
-        width, words = lanes(), pair_words()
+        memory, width, words, pairs = halves_at(pages.memory), lanes(), pair_words(), pages.page_tokens // 2
         first, second = zero_tile(tokens), zero_tile(tokens)
         for page in range(count):
-            start = table[first_page + page] * page_size + offset
+            start = table[first_page + page] * pages.page_size + offset
             for pair in range(pairs):
                 place = x_index + (page * pairs + pair) * words
-                first = multiply_pairs(first, load_pairs(memory, start + pair * 2 * width), x, place, x_stride)
-                second = multiply_pairs(
-                    second, load_pairs(memory, start + (pairs + pair) * 2 * width), x, place, x_stride
-                )
-        store_tile(out, out_index, out_stride, first)
-        store_tile(out, out_index + width, out_stride, second)
+                first = multiply_pairs(first, load_pairs(memory, start + pair * 2 * width), x, place, SEGMENT)
+                weights = load_pairs(memory, start + (pairs + pair) * 2 * width)
+                second = multiply_pairs(second, weights, x, place, SEGMENT)
+        store_tile(out, out_index, pages.head_dim, first)
+        store_tile(out, out_index + width, pages.head_dim, second)
 
     return tile
 
@@ -96,177 +73,126 @@ _wide_values, _two_values, _one_value = _values_tile(WIDE), _values_tile(2), _va
 
 
 @njit(**KERNEL)
-def _gather_values(pages, table, layer, head, first_page, count, scores, rows, out):  # type: ignore[no-untyped-def]
+def _gather_values(pages, table, layer, head, first_page, count, scores, score_index, rows, out, out_index):
     """out[r] = Σ scores[r, s] · value[s] over the positions s of `count` pages."""
-    width, pairs = lanes(), pages.page_tokens // 2
-    memory, x, target = pointer(pages.memory), pointer(scores), pointer(out)
-    x_stride, stride = scores.shape[1], out.shape[1]
-    for channel in range(0, pages.head_dim, 2 * width):
-        offset = layer * pages.layer_size + head * 2 * pages.head_size + pages.head_size + channel * pages.page_tokens
-        row = 0
+    values = place_of(pages, 0, layer, head) + pages.head_size
+    for channel in range(0, pages.head_dim, 2 * lanes()):
+        offset, row = values + channel * pages.page_tokens, 0
+        x_index, place = score_index, out_index + channel
         while row + wide_tokens() <= rows:
-            _wide_values(
-                memory,
-                table,
-                first_page,
-                count,
-                pages.page_size,
-                offset,
-                pairs,
-                x,
-                row * x_stride,
-                x_stride,
-                target,
-                row * stride + channel,
-                stride,
-            )
-            row += wide_tokens()
+            _wide_values(pages, table, first_page, count, offset, scores, x_index, out, place)
+            row, x_index = row + wide_tokens(), x_index + wide_tokens() * SEGMENT
+            place += wide_tokens() * pages.head_dim
         while row + 2 <= rows:
-            _two_values(
-                memory,
-                table,
-                first_page,
-                count,
-                pages.page_size,
-                offset,
-                pairs,
-                x,
-                row * x_stride,
-                x_stride,
-                target,
-                row * stride + channel,
-                stride,
-            )
-            row += 2
+            _two_values(pages, table, first_page, count, offset, scores, x_index, out, place)
+            row, x_index, place = row + 2, x_index + 2 * SEGMENT, place + 2 * pages.head_dim
         if row < rows:
-            _one_value(
-                memory,
-                table,
-                first_page,
-                count,
-                pages.page_size,
-                offset,
-                pairs,
-                x,
-                row * x_stride,
-                x_stride,
-                target,
-                row * stride + channel,
-                stride,
-            )
+            _one_value(pages, table, first_page, count, offset, scores, x_index, out, place)
 
 
 @njit(**KERNEL)
-def _softmax_row(scores, row, count, start, low, high):  # type: ignore[no-untyped-def]
+def _softmax_row(scores, index, count, start, low, high):
     """Scores of positions start … start + count to e**(score - largest), zero outside low ≤ position < high.
 
     return: the largest score, the sum; -inf and 0 when the row sees none of these positions
     """
-    width, place, values = lanes(), row * scores.shape[1], pointer(scores)
-    nothing = np.float32(-np.inf)
+    width, nothing = lanes(), np.float32(-np.inf)
     top = splat(nothing)
     for s in range(0, count, width):
-        seen = keep_between(load(values, place + s), start + s, low, high, nothing)
-        store(values, place + s, seen)
+        seen = keep_between(load(scores, index + s), start + s, low, high, nothing)
+        store(scores, index + s, seen)
         top = maximum(top, seen)
     largest = max_lanes(top)
     if largest == nothing:
         return largest, np.float32(0.0)
     total = splat(np.float32(0.0))
     for s in range(0, count, width):
-        weight = exponential(load(values, place + s) - splat(largest))
+        weight = exponential(load(scores, index + s) - splat(largest))
         weight = keep_between(weight, start + s, low, high, np.float32(0.0))
-        store(values, place + s, weight)
+        store(scores, index + s, weight)
         total = total + weight
     return largest, sum_lanes(total)
 
 
 @njit(**KERNEL)
-def attend_segment(
-    pages, table, layer, head, segment, queries, rows, first_row, group, start, window, scores, largest, sums, out
-):  # type: ignore[no-untyped-def]
-    """One segment of keys for one tile of query rows.
+def attend_segment(pages, table, layer, head, segment, tile, rank, window, buffers, largest, sums, out, out_index):
+    """One segment of keys for one tile of query rows, which `take_queries` has put into the rank's buffers.
 
-    table:     [P] int32, the sequence's pages
-    first_row: the tile's first row: row r is token r // G and query head r % G of the key head
-    start:     position of the sequence's first new token
-    largest:   [R] float32, written, as are sums; out: [R, d] float32
+    table:         pointer to the sequence's pages
+    tile:          (first row, rows, G, position of the first new token): row r is token r // G, query head r % G
+    window:        how many keys a query sees, its own included
+    largest, sums: pointers to [R] float32, written
+    out:           pointer to float32; [R, d] from out_index on, written
     """
-    last_position = start + (first_row + rows - 1) // group
+    first_row, rows, group, start = tile
     first = segment * SEGMENT
-    count = min(SEGMENT, last_position + 1 - first)
-    num_pages = (count + pages.page_tokens - 1) // pages.page_tokens
-    first_page, width = first // pages.page_tokens, lanes()
-    memory, target = pointer(pages.memory), pointer(scores)
+    count = min(SEGMENT, start + (first_row + rows - 1) // group + 1 - first)
+    num_pages, first_page = (count + pages.page_tokens - 1) // pages.page_tokens, first // pages.page_tokens
+    queries, scores = floats_at(buffers.queries.at), floats_at(buffers.scores.at)
+    query_index, score_index = rank * wide_tokens() * pages.head_dim, rank * wide_tokens() * SEGMENT
     for page in range(num_pages):
         keys = place_of(pages, table[first_page + page], layer, head)
-        for block in range(0, pages.page_tokens, 2 * width):
-            column = page * pages.page_tokens + block
-            bf16_rows(
-                moved(memory, keys + block * pages.head_dim),
-                pages.head_dim // 2,
-                pointer(queries),
-                0,
-                queries.shape[1],
-                rows,
-                target,
-                column,
-                scores.shape[1],
-            )
+        for block in range(0, pages.page_tokens, 2 * lanes()):
+            weights = moved(halves_at(pages.memory), keys + block * pages.head_dim)
+            column = score_index + page * pages.page_tokens + block
+            pairs = pages.head_dim // 2
+            bf16_rows(weights, pairs, queries, query_index, pages.head_dim, rows, scores, column, SEGMENT)
     for row in range(rows):
-        position = start + (first_row + row) // group
-        low = max(0, position + 1 - window)
-        largest[row], sums[row] = _softmax_row(scores, row, num_pages * pages.page_tokens, first, low, position + 1)
+        position, index = start + (first_row + row) // group, score_index + row * SEGMENT
+        low, seen = max(0, position + 1 - window), num_pages * pages.page_tokens
+        largest[row], sums[row] = _softmax_row(scores, index, seen, first, low, position + 1)
         if pair_words() == 1:
-            round_words(scores, row, num_pages * pages.page_tokens)
-    _gather_values(pages, table, layer, head, first_page, num_pages, scores, rows, out)
+            round_words(buffers.scores.at, index, seen)
+    _gather_values(pages, table, layer, head, first_page, num_pages, scores, score_index, rows, out, out_index)
 
 
 @njit(**KERNEL)
-def _power(x: Any) -> Any:
+def _power(x):
     """e**x of one number, by the same instructions as everywhere."""
     return max_lanes(exponential(splat(x)))
 
 
 @njit(**KERNEL)
-def join(largest, sums, total, row, new_largest, new_sum, gathered, size):  # type: ignore[no-untyped-def]
+def join(largest, sums, total, total_index, row, new_largest, new_sum, gathered, gathered_index, size):
     """Join one more segment to what a row has so far, all of it in place.
 
-    total, gathered: [R, d] float32; only `row` is touched
+    largest, sums:   pointers to the tile's rows
+    total, gathered: pointers to float32; this row's d start at the index
     """
     if new_largest == np.float32(-np.inf):
         return
-    own, other = pointer(total), pointer(gathered)
-    place, other_place = row * total.shape[1], row * gathered.shape[1]
     if largest[row] == np.float32(-np.inf):
         largest[row], sums[row] = new_largest, new_sum
         for channel in range(0, size, lanes()):
-            store(own, place + channel, load(other, other_place + channel))
+            store(total, total_index + channel, load(gathered, gathered_index + channel))
         return
     top = max(largest[row], new_largest)
-    keep, add = _power(largest[row] - top), _power(new_largest - top)
-    largest[row], sums[row] = top, sums[row] * keep + new_sum * add
+    keep, add = _power(np.float32(largest[row] - top)), _power(np.float32(new_largest - top))
+    largest[row], sums[row] = top, np.float32(sums[row] * keep) + np.float32(new_sum * add)
     for channel in range(0, size, lanes()):
-        kept = load(own, place + channel) * splat(keep)
-        store(own, place + channel, fma(load(other, other_place + channel), splat(add), kept))
+        kept = load(total, total_index + channel) * splat(keep)
+        store(total, total_index + channel, fma(load(gathered, gathered_index + channel), splat(add), kept))
 
 
 @njit(**KERNEL)
-def take_queries(qkv, first_token, first_row, rows, group, head, head_dim, queries):  # type: ignore[no-untyped-def]
+def take_queries(qkv, first_token, tile, head, head_dim, pages, rank, buffers):
     """Copy a tile's queries, scaled by 1/√d, into rows of their own with zeros behind."""
-    scale = np.float32(1.0 / np.sqrt(head_dim))
+    first_row, rows, group, _ = tile
+    source, queries, scale = floats_at(qkv.at), floats_at(buffers.queries.at), np.float32(1.0 / np.sqrt(head_dim))
     for row in range(rows):
         token = first_token + (first_row + row) // group
-        start = (head * group + (first_row + row) % group) * head_dim
+        start = token * qkv.width + (head * group + (first_row + row) % group) * head_dim
+        target = (rank * wide_tokens() + row) * pages.head_dim
         for channel in range(head_dim):
-            queries[row, channel] = qkv[token, start + channel] * scale
-        queries[row, head_dim:] = np.float32(0.0)
+            queries[target + channel] = source[start + channel] * scale
+        for channel in range(head_dim, pages.head_dim):
+            queries[target + channel] = np.float32(0.0)
         if pair_words() == 1:
-            round_words(queries, row, queries.shape[1])
+            round_words(buffers.queries.at, target, pages.head_dim)
 
 
 @njit(**KERNEL)
-def finish_row(total, row, sums, out, token, start, head_dim):  # type: ignore[no-untyped-def]
+def finish_row(total, index, divisor, out, out_index, head_dim):
     """Divide by the sum and put the head's channels in their place."""
     for channel in range(head_dim):
-        out[token, start + channel] = total[row, channel] / sums[row]
+        out[out_index + channel] = total[index + channel] / divisor

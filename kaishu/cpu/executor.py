@@ -13,19 +13,18 @@ from numpy.typing import NDArray
 
 from kaishu.batch import TokenBatch
 from kaishu.checkpoint import Checkpoint
-from kaishu.config import ModelConfig
-from kaishu.cpu.attention import SEGMENT, Scratch
-from kaishu.cpu.experts import ExpertBuffers
-from kaishu.cpu.forward import Buffers, PackedModel, StepInput, forward, num_stages
-from kaishu.cpu.layout import GATE, GROUP, KEY, QUERY, ROUTER, VALUE, Layout, WeightKind, padded, plan_layout
-from kaishu.cpu.linear import Activations
+from kaishu.cpu.buffers import StepBuffers
+from kaishu.cpu.forward import forward, num_stages
+from kaishu.cpu.layout import Layout, WeightKind, padded, plan_layout
 from kaishu.cpu.packing import pack_model
 from kaishu.cpu.pages import allocate_pages
+from kaishu.cpu.records import MODEL, STEP, address, record
 from kaishu.cpu.rope import rope_attention_factor, rope_frequencies
+from kaishu.cpu.attention import SEGMENT
 from kaishu.cpu.target import current_target
 from kaishu.cpu.threads import Ranks, available_threads, shared_state
 
-NO_WINDOW = 1 << 40
+NO_WINDOW = 1 << 40  # a window that no sequence fills
 
 
 class CpuExecutor:
@@ -44,13 +43,11 @@ class CpuExecutor:
         page_tokens: p, a multiple of twice the lanes
         """
         self._layout, self._memory, self._ranks = layout, memory, ranks
-        self._target = current_target()
-        self._num_pages, self._page_tokens = num_pages, page_tokens
-        self._pages = allocate_pages(layout.config, num_pages, page_tokens, layout.lanes)
-        self._model = _packed_model(layout, memory)
+        self._num_pages, self._page_tokens, self._tile_rows = num_pages, page_tokens, current_target().tokens
+        self._pages, self._page_memory = allocate_pages(layout.config, num_pages, page_tokens, layout.lanes)
+        self._model, self._model_arrays = _model_record(layout, memory)
         self._shared = shared_state(num_stages(layout.config.num_hidden_layers))
-        self._buffers = _make_buffers(layout, ranks.count, self._target.tokens, rows=1, logit_rows=1, pieces=1)
-        self._room = (1, 1, 1)
+        self._buffers = StepBuffers(layout, ranks.count, self._tile_rows)
 
     @classmethod
     def from_checkpoint(
@@ -101,23 +98,42 @@ class CpuExecutor:
 
         return: [R, V] float32
         """
-        step = _step_input(batch, self._model, self._target.tokens)
-        self._make_room(len(batch.token_ids), len(batch.logit_rows), int(step.piece_starts[-1]))
+        step, arrays, pieces = self._step_record(batch)
+        self._buffers.make_room(len(batch.token_ids), len(batch.logit_rows), pieces)
         self._shared[:] = 0
-        shared, model, buffers, pages, ranks = self._shared, self._model, self._buffers, self._pages, self._ranks
-
-        self._ranks.run(lambda rank: forward(rank, ranks.count, shared, model, step, buffers, pages))
+        shared, model, buffers, pages, ranks = self._shared, self._model, self._buffers.record, self._pages, self._ranks
+        ranks.run(lambda rank: forward(rank, ranks.count, shared, model, step, buffers, pages))
+        del arrays  # kept until here: the record has only their addresses
         return np.array(self._buffers.logits[: len(batch.logit_rows), : self.vocab_size])
 
     def close(self) -> None:
         """End the ranks' threads."""
         self._ranks.close()
 
-    def _make_room(self, rows: int, logit_rows: int, pieces: int) -> None:
-        wanted = tuple(max(one, other) for one, other in zip(self._room, (rows, logit_rows, pieces), strict=True))
-        if wanted != self._room:
-            self._room = wanted
-            self._buffers = _make_buffers(self._layout, self._ranks.count, self._target.tokens, *wanted)
+    def _step_record(self, batch: TokenBatch) -> tuple[Any, list[NDArray[np.int32]], int]:
+        """return: STEP, the arrays it points to, how many pieces attention has"""
+        config, lengths = self._layout.config, np.diff(batch.query_starts)
+        rows = lengths * config.queries_per_key
+        segments = batch.positions[batch.query_starts[1:] - 1] // SEGMENT + 1
+        pieces = np.where(rows <= self._tile_rows, segments, -(-rows // self._tile_rows)) * config.num_key_value_heads
+        arrays = {
+            "token_ids": batch.token_ids,
+            "positions": batch.positions,
+            "query_starts": batch.query_starts,
+            "page_table": batch.page_table,
+            "logit_rows": batch.logit_rows,
+            "sequence_of": np.repeat(np.arange(len(lengths)), lengths),  # [T]
+            "piece_starts": np.concatenate([[0], np.cumsum(pieces)]),  # [B + 1]
+            "all_rows": np.arange(len(batch.token_ids)),  # [T]
+        }
+        whole = {name: np.ascontiguousarray(array, np.int32) for name, array in arrays.items()}
+        fields = {name: address(array) for name, array in whole.items()} | {
+            "tokens": len(batch.token_ids),
+            "sequences": len(lengths),
+            "table_width": batch.page_table.shape[1],
+            "num_logit_rows": len(batch.logit_rows),
+        }
+        return record(STEP, fields), list(whole.values()), int(pieces.sum())
 
 
 def aligned_memory(num_bytes: int) -> NDArray[np.uint8]:
@@ -127,115 +143,31 @@ def aligned_memory(num_bytes: int) -> NDArray[np.uint8]:
     return raw[start : start + num_bytes]
 
 
-def _packed_model(layout: Layout, memory: NDArray[np.uint8]) -> PackedModel:
-    config = layout.config
-    windows = config.sliding_windows or (None,) * config.num_hidden_layers
-    experts = config.experts
-    return PackedModel(
-        address=memory.ctypes.data,
-        linears=layout.linears,
-        layers=layout.layers,
-        norms=layout.norms,
-        head=layout.head,
-        embedding=layout.embedding,
-        is_quantised=any(linear.kind != "bf16" for linear in layout.packed),
-        hidden_size=config.hidden_size,
-        num_heads=config.num_attention_heads,
-        num_key_value_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
-        num_experts=experts.num_experts if experts else 0,
-        is_renormalised=bool(experts and experts.norm_topk_prob),
-        eps=np.float32(config.rms_norm_eps),
-        frequencies=rope_frequencies(config.rope, config.head_dim),
-        rotary_factor=np.float32(rope_attention_factor(config.rope)),
-        windows=np.array([NO_WINDOW if window is None else window for window in windows], np.int64),
-    )
-
-
-def _step_input(batch: TokenBatch, model: PackedModel, tile_rows: int) -> StepInput:
-    starts = batch.query_starts
-    lengths = np.diff(starts)
-    rows = lengths * (model.num_heads // model.num_key_value_heads)
-    segments = batch.positions[starts[1:] - 1] // SEGMENT + 1
-    pieces = np.where(rows <= tile_rows, segments, -(-rows // tile_rows)) * model.num_key_value_heads  # [B]
-    return StepInput(
-        token_ids=batch.token_ids,
-        positions=batch.positions,
-        query_starts=starts,
-        page_table=batch.page_table,
-        logit_rows=batch.logit_rows,
-        sequence_of=np.repeat(np.arange(len(lengths), dtype=np.int32), lengths),  # [T]
-        piece_starts=np.concatenate([[0], np.cumsum(pieces)]).astype(np.int64),  # [B + 1]
-        all_rows=np.arange(len(batch.token_ids), dtype=np.int32),  # [T]
-    )
-
-
-def _activations(rows: int, columns: int) -> Activations:
-    """Zeros: kernels rely on zeros beyond the columns that are written."""
-    width = padded(columns, GROUP)
-    return Activations(
-        words=np.zeros((rows, width), np.float32),
-        whole=np.zeros((rows, width), np.int8),
-        scales=np.zeros((rows, width // GROUP), np.float32),
-        sums=np.zeros((rows, width // GROUP), np.int32),
-    )
-
-
-def _make_buffers(layout: Layout, ranks: int, tile_rows: int, rows: int, logit_rows: int, pieces: int) -> Buffers:
-    config, step = layout.config, 2 * layout.lanes
-    head_dim = padded(config.head_dim, GROUP)
-    most = max(rows, logit_rows)
-    dense = [place for place in layout.layers if place[ROUTER] < 0]
-    inner = layout.packed[dense[0][GATE]].padded_rows if dense else step
-    qkv = sum(layout.packed[layout.layers[0][which]].padded_rows for which in (QUERY, KEY, VALUE))
-    hidden = padded(config.hidden_size, GROUP)
-    return Buffers(
-        hidden=np.zeros((rows, hidden), np.float32),
-        normed=_activations(most, config.hidden_size),
-        qkv=np.zeros((rows, qkv), np.float32),
-        attended=_activations(rows, config.query_size),
-        gates=np.zeros((rows, inner), np.float32),
-        inner=_activations(rows, inner),
-        delta=np.zeros((rows, padded(hidden, step)), np.float32),
-        cos=np.zeros((rows, config.head_dim // 2), np.float32),
-        sin=np.zeros((rows, config.head_dim // 2), np.float32),
-        logits=np.zeros((logit_rows, layout.packed[layout.head].padded_rows), np.float32),
-        heads=np.zeros((ranks, head_dim), np.float32),
-        scratch=_scratch(ranks, tile_rows, head_dim, pieces),
-        experts=_expert_buffers(config, layout, rows),
-    )
-
-
-def _scratch(ranks: int, tile_rows: int, head_dim: int, pieces: int) -> Scratch:
-    def zeros(*shape: int) -> Any:
-        return np.zeros(shape, np.float32)
-
-    return Scratch(
-        queries=zeros(ranks, tile_rows, head_dim),
-        scores=zeros(ranks, tile_rows, SEGMENT),
-        gathered=zeros(ranks, tile_rows, head_dim),
-        own_largest=zeros(ranks, tile_rows),
-        own_sums=zeros(ranks, tile_rows),
-        largest=zeros(pieces, tile_rows),
-        sums=zeros(pieces, tile_rows),
-        partial=zeros(pieces, tile_rows, head_dim),
-    )
-
-
-def _expert_buffers(config: ModelConfig, layout: Layout, rows: int) -> ExpertBuffers:
-    """Buffers for the mixture; of one row for a model without experts, because kernels need arrays of some size."""
-    experts, step = config.experts, 2 * layout.lanes
-    each = experts.num_experts_per_tok if experts else 1
-    count, inner = (rows * each, padded(experts.moe_intermediate_size, step)) if experts else (1, step)
-    tokens, number = (rows, experts.num_experts) if experts else (1, 1)
-    return ExpertBuffers(
-        scores=np.zeros((tokens, padded(number, step)), np.float32),
-        chosen=np.zeros((tokens, each), np.int64),
-        shares=np.zeros((tokens, each), np.float32),
-        places=np.zeros((tokens, each), np.int64),
-        starts=np.zeros(number + 1, np.int64),
-        rows=_activations(count, config.hidden_size if experts else step),
-        gates=np.zeros((count, inner), np.float32),
-        inner=_activations(count, inner),
-        out=np.zeros((count, padded(padded(config.hidden_size, GROUP), step) if experts else step), np.float32),
-    )
+def _model_record(layout: Layout, memory: NDArray[np.uint8]) -> tuple[Any, list[NDArray[Any]]]:
+    """return: MODEL, and the arrays it points to"""
+    config, experts = layout.config, layout.config.experts
+    sizes = config.sliding_windows or (None,) * config.num_hidden_layers
+    windows = np.array([NO_WINDOW if size is None else size for size in sizes], np.int64)
+    frequencies = rope_frequencies(config.rope, config.head_dim)
+    fields = {
+        "address": address(memory),
+        "linears": address(layout.linears),
+        "layers": address(layout.layers),
+        "norms": address(layout.norms),
+        "windows": address(windows),
+        "frequencies": address(frequencies),
+        "num_layers": config.num_hidden_layers,
+        "head": layout.head,
+        "embedding": layout.embedding,
+        "is_quantised": any(linear.kind != "bf16" for linear in layout.packed),
+        "hidden_size": config.hidden_size,
+        "num_heads": config.num_attention_heads,
+        "num_key_value_heads": config.num_key_value_heads,
+        "head_dim": config.head_dim,
+        "num_experts": experts.num_experts if experts else 0,
+        "experts_per_token": experts.num_experts_per_tok if experts else 0,
+        "is_renormalised": bool(experts and experts.norm_topk_prob),
+        "eps": config.rms_norm_eps,
+        "rotary_factor": rope_attention_factor(config.rope),
+    }
+    return record(MODEL, fields), [memory, layout.linears, layout.layers, layout.norms, windows, frequencies]

@@ -6,33 +6,33 @@ multiplies them at once, while both are in its cache.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
 from kaishu.cpu.linear import linear_blocks
-from kaishu.cpu.vector import KERNEL, exponential, lanes, load, pointer, splat, store
+from kaishu.cpu.vector import KERNEL, exponential, floats_at, lanes, load, splat, store
 
 
 @njit(**KERNEL)
-def gated_blocks(model, gate, up, first, last, x, tokens, gates, inner):  # type: ignore[no-untyped-def]
+def gated_blocks(model, gate, up, first, last, x, first_row, last_row, gates, values, inner):
     """inner[t, n] = silu(gate[n] · x[t]) · (up[n] · x[t]) for the rows n of blocks `first` to `last`.
 
-    gate, up: places in model.linears
-    gates:    [T, ≥ F] float32, scratch
-    inner:    [T, ≥ F] float32
+    gate, up: places in the layout
+    x:        Activations; tokens are its rows `first_row` to `last_row`, and of the matrices
+    gates:    MATRIX [T, ≥ F], scratch
+    values:   MATRIX [T, ≥ F], scratch
+    inner:    Activations whose words are written
     """
-    linear_blocks(model, gate, first, last, x, tokens, gates, 0)
-    linear_blocks(model, up, first, last, x, tokens, inner, 0)
-    width = lanes()
-    for token in range(tokens):
-        row, other = token * gates.shape[1], token * inner.shape[1]
-        for n in range(first * width, last * width, width):
-            store(pointer(inner), other + n, silu(load(pointer(gates), row + n)) * load(pointer(inner), other + n))
+    linear_blocks(model, gate, first, last, x, first_row, last_row, gates, 0)
+    linear_blocks(model, up, first, last, x, first_row, last_row, values, 0)
+    gated, passed, out = floats_at(gates.at), floats_at(values.at), floats_at(inner.words)
+    for token in range(first_row, last_row):
+        for n in range(first * lanes(), last * lanes(), lanes()):
+            value = silu(load(gated, token * gates.width + n)) * load(passed, token * values.width + n)
+            store(out, token * inner.width + n, value)
 
 
 @njit(**KERNEL)
-def silu(x: Any) -> Any:
+def silu(x):
     """x / (1 + e**-x) in every lane."""
     return x / (splat(np.float32(1.0)) + exponential(splat(np.float32(0.0)) - x))

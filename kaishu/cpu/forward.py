@@ -7,9 +7,6 @@ same code: only the number of rows differs. executor.py makes the arguments.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-import numpy as np
 from numba import njit
 
 from kaishu.cpu.embedding import embed_token
@@ -18,10 +15,9 @@ from kaishu.cpu.feed_forward import gated_blocks
 from kaishu.cpu.layout import (
     BLOCKS,
     DOWN,
-    INPUTS,
     GATE,
-    GROUP,
     INPUT_NORM,
+    INPUTS,
     KEY,
     KEY_NORM,
     OUTPUT,
@@ -32,14 +28,13 @@ from kaishu.cpu.layout import (
     UP,
     VALUE,
 )
-from kaishu.cpu.linear import linear_blocks
+from kaishu.cpu.linear import layer_field, linear_blocks, linear_field
 from kaishu.cpu.norm import prepare, rms_norm
 from kaishu.cpu.pages import clear_values, place_of, store_key, store_value
 from kaishu.cpu.ragged_attention import attend_pieces, join_segments
 from kaishu.cpu.rope import rotary_row, rotate
 from kaishu.cpu.threads import barrier, claim
-from kaishu.cpu.vector import KERNEL, floats_at, lanes, load, pointer, store
-
+from kaishu.cpu.vector import KERNEL, floats_at, int32_at, int64_at, lanes, load, store
 
 STAGES = 16  # counters for each layer; a layer with experts uses the most
 
@@ -49,112 +44,134 @@ def num_stages(num_layers: int) -> int:
     return 3 + num_layers * STAGES
 
 
-class PackedModel(NamedTuple):
-    """The weights, as layout.py describes them, and the model's sizes.
+@njit(**KERNEL)
+def forward(rank, ranks, shared, model, step, buffers, pages):
+    """One rank's part of a step; the logits asked for are in buffers.logits when every rank has returned.
 
-    address: where the packed memory begins
+    shared: see threads.py, zeros
+    others: the records of records.py
     """
-
-    address: int
-    linears: Any
-    layers: Any
-    norms: Any
-    head: int
-    embedding: int
-    is_quantised: bool
-    hidden_size: int
-    num_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    num_experts: int
-    is_renormalised: bool
-    eps: Any
-    frequencies: Any
-    rotary_factor: Any
-    windows: Any
-
-
-class StepInput(NamedTuple):
-    """A TokenBatch, and what follows from it.
-
-    sequence_of:  [T] int32, which sequence a row belongs to
-    piece_starts: [B + 1] int64, the first piece of attention of each sequence
-    all_rows:     [T] int32, 0 to T - 1
-    """
-
-    token_ids: Any
-    positions: Any
-    query_starts: Any
-    page_table: Any
-    logit_rows: Any
-    sequence_of: Any
-    piece_starts: Any
-    all_rows: Any
-
-
-class Buffers(NamedTuple):
-    """Memory between stages, with room for at least T rows; rows are padded with zeros."""
-
-    hidden: Any
-    normed: Any
-    qkv: Any
-    attended: Any
-    gates: Any
-    inner: Any
-    delta: Any
-    cos: Any
-    sin: Any
-    logits: Any
-    heads: Any
-    scratch: Any
-    experts: Any
+    _start(model, step, buffers, shared, 0, ranks)
+    barrier(shared, ranks)
+    for layer in range(model.num_layers):
+        stage = 1 + layer * STAGES
+        _attention_block(rank, ranks, shared, stage, model, step, buffers, pages, layer)
+        norm = _norm_place(model, layer, POST_ATTENTION_NORM)
+        _normalise(model, buffers, norm, step.all_rows, step.tokens, shared, stage + 7, ranks)
+        barrier(shared, ranks)
+        if layer_field(model, layer, ROUTER) >= 0:
+            mixture_of_experts(rank, ranks, shared, stage + 8, model, layer, step.tokens, buffers)
+        else:
+            _feed_forward_block(ranks, shared, stage + 8, model, step, buffers, layer)
+    stage, norm = 1 + model.num_layers * STAGES, _norm_place(model, model.num_layers, INPUT_NORM)
+    _normalise(model, buffers, norm, step.logit_rows, step.num_logit_rows, shared, stage, ranks)
+    barrier(shared, ranks)
+    _predict(model, buffers, step.num_logit_rows, shared, stage + 1, ranks)
 
 
 @njit(**KERNEL)
-def _pieces(total: int, ranks: int, smallest: int) -> int:
+def _attention_block(rank, ranks, shared, stage, model, step, buffers, pages, layer):
+    """hidden += attention(norm(hidden))"""
+    output = layer_field(model, layer, OUTPUT)
+    _begin_pages(model, step, pages, layer, shared, stage + 15)
+    _normalise(model, buffers, _norm_place(model, layer, INPUT_NORM), step.all_rows, step.tokens, shared, stage, ranks)
+    barrier(shared, ranks)
+    _project(model, buffers, layer, step.tokens, shared, stage + 1, ranks)
+    barrier(shared, ranks)
+    _rotate_and_keep(model, buffers, layer, step, pages, rank, shared, stage + 2, ranks)
+    barrier(shared, ranks)
+    attend_pieces(model, buffers, layer, step, pages, rank, shared, stage + 3)
+    barrier(shared, ranks)
+    join_segments(model, buffers, step, pages, shared, stage + 4)
+    barrier(shared, ranks)
+    inputs = linear_field(model, output, INPUTS)
+    _prepare_rows(model, buffers.attended, inputs, step.tokens, shared, stage + 5, ranks)
+    barrier(shared, ranks)
+    _add_linear(model, buffers, output, buffers.attended, step.tokens, shared, stage + 6, ranks)
+    barrier(shared, ranks)
+
+
+@njit(**KERNEL)
+def _feed_forward_block(ranks, shared, stage, model, step, buffers, layer):
+    """hidden += feed_forward(normed)"""
+    down = layer_field(model, layer, DOWN)
+    _feed(model, buffers, layer, step.tokens, shared, stage, ranks)
+    barrier(shared, ranks)
+    _prepare_rows(model, buffers.inner, linear_field(model, down, INPUTS), step.tokens, shared, stage + 1, ranks)
+    barrier(shared, ranks)
+    _add_linear(model, buffers, down, buffers.inner, step.tokens, shared, stage + 2, ranks)
+    barrier(shared, ranks)
+
+
+@njit(**KERNEL)
+def _pieces(total, ranks, smallest):
     """How many pieces to claim at once: an eighth of a rank's share, and even."""
     return max(smallest, total // (8 * ranks) // 2 * 2)
 
 
 @njit(**KERNEL)
-def _start(model, step, buffers, shared, stage, ranks):  # type: ignore[no-untyped-def]
+def _norm_place(model, layer, which):
+    """Where a norm's weights lie in the packed memory; -1 for a norm that the model doesn't have."""
+    return int64_at(model.norms)[layer * 4 + which]
+
+
+@njit(**KERNEL)
+def _start(model, step, buffers, shared, stage, ranks):
     """Embeddings and rotary tables, token by token."""
-    tokens, factor = len(step.token_ids), model.rotary_factor
-    at_once = _pieces(tokens, ranks, 1)
+    hidden, cos, sin = floats_at(buffers.hidden.at), floats_at(buffers.cos.at), floats_at(buffers.sin.at)
+    frequencies, pairs, at_once = floats_at(model.frequencies), buffers.cos.width, _pieces(step.tokens, ranks, 1)
     first = claim(shared, stage, at_once)
-    while first < tokens:
-        for token in range(first, min(tokens, first + at_once)):
-            embed_token(model, step.token_ids[token], buffers.hidden, token)
-            rotary_row(step.positions[token], model.frequencies, factor, buffers.cos[token], buffers.sin[token])
+    while first < step.tokens:
+        for token in range(first, min(step.tokens, first + at_once)):
+            embed_token(model, int32_at(step.token_ids)[token], hidden, token * buffers.hidden.width)
+            position = int32_at(step.positions)[token]
+            rotary_row(position, frequencies, pairs, model.rotary_factor, cos, sin, token * pairs)
         first = claim(shared, stage, at_once)
 
 
 @njit(**KERNEL)
-def _normalise(model, buffers, norm, rows, shared, stage, ranks, pages, step, layer, is_first):  # type: ignore[no-untyped-def]
-    """hidden → normed, row by row; before attention also makes room in pages that are begun."""
-    count, size = len(rows), model.hidden_size
-    padded_size = buffers.hidden.shape[1]
-    weight = floats_at(model.address + norm)
-    source, target = pointer(buffers.hidden), pointer(buffers.normed.words)
-    at_once = _pieces(count, ranks, 1)
+def _begin_pages(model, step, pages, layer, shared, stage):
+    """Make room in the pages whose first position is in this step."""
+    token = claim(shared, stage, 1)
+    while token < step.tokens:
+        position = int32_at(step.positions)[token]
+        if position % pages.page_tokens == 0:
+            row = int32_at(step.sequence_of)[token] * step.table_width
+            page = int32_at(step.page_table)[row + position // pages.page_tokens]
+            clear_values(pages, page, layer, model.num_key_value_heads)
+        token = claim(shared, stage, 1)
+
+
+@njit(**KERNEL)
+def _normalise(model, buffers, norm, rows, count, shared, stage, ranks):
+    """The rows of hidden that `rows` lists → normed, one after another."""
+    width, at_once = buffers.hidden.width, _pieces(count, ranks, 1)
+    weight, chosen = floats_at(model.address + norm), int32_at(rows)
+    source, target = floats_at(buffers.hidden.at), floats_at(buffers.normed.words)
     first = claim(shared, stage, at_once)
     while first < count:
         for row in range(first, min(count, first + at_once)):
-            place = row * buffers.normed.words.shape[1]
-            rms_norm(source, rows[row] * padded_size, weight, size, padded_size, model.eps, target, place)
-            prepare(buffers.normed, row, padded_size, model.is_quantised)
-            if is_first and step.positions[row] % pages.page_tokens == 0:
-                page = step.page_table[step.sequence_of[row], step.positions[row] // pages.page_tokens]
-                clear_values(pages, page, layer, model.num_key_value_heads)
+            rms_norm(
+                source,
+                chosen[row] * width,
+                weight,
+                model.hidden_size,
+                width,
+                model.eps,
+                target,
+                row * buffers.normed.width,
+            )
+            prepare(buffers.normed, row, width, model.is_quantised)
         first = claim(shared, stage, at_once)
 
 
 @njit(**KERNEL)
-def _project(model, buffers, layer, tokens, shared, stage, ranks):  # type: ignore[no-untyped-def]
+def _project(model, buffers, layer, tokens, shared, stage, ranks):
     """Queries, keys and values, side by side in qkv: the blocks of three linears in one row of pieces."""
-    queries, keys, values = model.layers[layer, QUERY], model.layers[layer, KEY], model.layers[layer, VALUE]
-    num_queries, num_keys = model.linears[queries, BLOCKS], model.linears[keys, BLOCKS]
-    total, width = num_queries + num_keys + model.linears[values, BLOCKS], lanes()
+    queries, keys = layer_field(model, layer, QUERY), layer_field(model, layer, KEY)
+    values = layer_field(model, layer, VALUE)
+    num_queries, num_keys = linear_field(model, queries, BLOCKS), linear_field(model, keys, BLOCKS)
+    total = num_queries + num_keys + linear_field(model, values, BLOCKS)
     at_once = _pieces(total, ranks, 2)
     first = claim(shared, stage, at_once)
     while first < total:
@@ -165,63 +182,75 @@ def _project(model, buffers, layer, tokens, shared, stage, ranks):  # type: igno
                 which, own = keys, block - num_queries
             else:
                 which, own = values, block - num_queries - num_keys
-            column = (block - own) * width
-            linear_blocks(model, which, own, own + 2, buffers.normed, tokens, buffers.qkv, column)
+            column = (block - own) * lanes()
+            linear_blocks(model, which, own, own + 2, buffers.normed, 0, tokens, buffers.qkv, column)
         first = claim(shared, stage, at_once)
 
 
 @njit(**KERNEL)
-def _rotate_and_keep(model, buffers, layer, step, pages, rank, shared, stage, ranks):  # type: ignore[no-untyped-def]
+def _rotate_and_keep(model, buffers, layer, step, pages, rank, shared, stage, ranks):
     """QK-norm and RoPE; keys and values go to their pages. A piece is one head of one token."""
-    width, size = lanes(), model.head_dim
-    key_start = model.linears[model.layers[layer, QUERY], BLOCKS] * width
-    value_start = key_start + model.linears[model.layers[layer, KEY], BLOCKS] * width
-    heads = model.num_heads + 2 * model.num_key_value_heads
-    total, scratch = len(step.token_ids) * heads, buffers.heads[rank]
+    key_heads = model.num_key_value_heads
+    key_start = linear_field(model, layer_field(model, layer, QUERY), BLOCKS) * lanes()
+    value_start = key_start + linear_field(model, layer_field(model, layer, KEY), BLOCKS) * lanes()
+    heads = model.num_heads + 2 * key_heads
+    total = step.tokens * heads
     at_once = _pieces(total, ranks, 2)
     first = claim(shared, stage, at_once)
     while first < total:
         for piece in range(first, min(total, first + at_once)):
             token, head = piece // heads, piece % heads
-            place = pages_place = 0
-            key_head = head - model.num_heads
-            start = head * size if key_head < 0 else key_start + key_head * size
-            is_value = key_head >= model.num_key_value_heads
-            if is_value:
-                key_head -= model.num_key_value_heads
-                start = value_start + key_head * size
-            for channel in range(size):
-                scratch[channel] = buffers.qkv[token, start + channel]
-            if not is_value:
-                norm = model.norms[layer, QUERY_NORM if key_head < 0 else KEY_NORM]
-                if norm >= 0:
-                    place, weight = 0, floats_at(model.address + norm)
-                    rms_norm(
-                        pointer(scratch), place, weight, size, padded_head(size), model.eps, pointer(scratch), place
-                    )
-                rotate(scratch, buffers.cos[token], buffers.sin[token])
-            if key_head < 0:
-                for channel in range(size):
-                    buffers.qkv[token, start + channel] = scratch[channel]
+            row = token * buffers.qkv.width
+            if head < model.num_heads:
+                _query_head(model, buffers, layer, token, row + head * model.head_dim, rank)
                 continue
-            position = step.positions[token]
-            page = step.page_table[step.sequence_of[token], position // pages.page_tokens]
-            pages_place = place_of(pages, page, layer, key_head)
-            if is_value:
-                store_value(pages, pages_place, position % pages.page_tokens, scratch, width)
+            position = int32_at(step.positions)[token]
+            table_row = int32_at(step.sequence_of)[token] * step.table_width
+            page = int32_at(step.page_table)[table_row + position // pages.page_tokens]
+            slot, own = position % pages.page_tokens, (head - model.num_heads) % key_heads
+            place = place_of(pages, page, layer, own)
+            if head < model.num_heads + key_heads:
+                scratch = _turned(model, buffers, layer, token, row + key_start + own * model.head_dim, rank, KEY_NORM)
+                store_key(pages, place, slot, floats_at(buffers.heads.at), scratch)
             else:
-                store_key(pages, pages_place, position % pages.page_tokens, scratch, width)
+                scratch = _copied(model, buffers, row + value_start + own * model.head_dim, rank)
+                store_value(pages, place, slot, floats_at(buffers.heads.at), scratch)
         first = claim(shared, stage, at_once)
 
 
 @njit(**KERNEL)
-def padded_head(size: int) -> int:
-    """d with zeros up to whole groups."""
-    return (size + GROUP - 1) // GROUP * GROUP
+def _copied(model, buffers, index, rank):
+    """A head to the rank's scratch row, which has zeros behind it; return: where that row starts"""
+    source, heads, start = floats_at(buffers.qkv.at), floats_at(buffers.heads.at), rank * buffers.heads.width
+    for channel in range(model.head_dim):
+        heads[start + channel] = source[index + channel]
+    return start
 
 
 @njit(**KERNEL)
-def _prepare_rows(model, x, inputs, tokens, shared, stage, ranks):  # type: ignore[no-untyped-def]
+def _turned(model, buffers, layer, token, index, rank, which):
+    """A head, normalised where the model does that, and rotated, in the rank's scratch row"""
+    start, heads = _copied(model, buffers, index, rank), floats_at(buffers.heads.at)
+    norm = _norm_place(model, layer, which)
+    if norm >= 0:
+        weight = floats_at(model.address + norm)
+        rms_norm(heads, start, weight, model.head_dim, buffers.heads.width, model.eps, heads, start)
+    pairs = buffers.cos.width
+    rotate(heads, start, floats_at(buffers.cos.at), floats_at(buffers.sin.at), token * pairs, pairs)
+    return start
+
+
+@njit(**KERNEL)
+def _query_head(model, buffers, layer, token, index, rank):
+    """A query's head, normalised and rotated where it lies."""
+    start = _turned(model, buffers, layer, token, index, rank, QUERY_NORM)
+    target, heads = floats_at(buffers.qkv.at), floats_at(buffers.heads.at)
+    for channel in range(model.head_dim):
+        target[index + channel] = heads[start + channel]
+
+
+@njit(**KERNEL)
+def _prepare_rows(model, x, inputs, tokens, shared, stage, ranks):
     """Rows of activations made ready for the next linear layer."""
     at_once = _pieces(tokens, ranks, 1)
     first = claim(shared, stage, at_once)
@@ -232,96 +261,43 @@ def _prepare_rows(model, x, inputs, tokens, shared, stage, ranks):  # type: igno
 
 
 @njit(**KERNEL)
-def _add_linear(model, buffers, which, x, tokens, shared, stage, ranks):  # type: ignore[no-untyped-def]
+def _add_linear(model, buffers, which, x, tokens, shared, stage, ranks):
     """hidden += linear(x): the residual connection, in the rows that the rank has just computed."""
-    blocks, width = model.linears[which, BLOCKS], lanes()
+    blocks, width = linear_field(model, which, BLOCKS), lanes()
+    delta, hidden, columns = floats_at(buffers.delta.at), floats_at(buffers.hidden.at), buffers.hidden.width
     at_once = _pieces(blocks, ranks, 2)
-    delta, hidden = pointer(buffers.delta), pointer(buffers.hidden)
-    stop = buffers.hidden.shape[1]
     first = claim(shared, stage, at_once)
     while first < blocks:
         last = min(blocks, first + at_once)
-        linear_blocks(model, which, first, last, x, tokens, buffers.delta, 0)
+        linear_blocks(model, which, first, last, x, 0, tokens, buffers.delta, 0)
         for token in range(tokens):
-            for n in range(first * width, min(last * width, stop), width):
-                place = token * stop + n
-                store(hidden, place, load(hidden, place) + load(delta, token * buffers.delta.shape[1] + n))
+            for n in range(first * width, min(last * width, columns), width):
+                place = token * columns + n
+                store(hidden, place, load(hidden, place) + load(delta, token * buffers.delta.width + n))
         first = claim(shared, stage, at_once)
 
 
 @njit(**KERNEL)
-def _feed(model, buffers, layer, tokens, shared, stage, ranks):  # type: ignore[no-untyped-def]
-    gate, up = model.layers[layer, GATE], model.layers[layer, UP]
-    blocks = model.linears[gate, BLOCKS]
+def _feed(model, buffers, layer, tokens, shared, stage, ranks):
+    """Gate and up, multiplied."""
+    gate, up = layer_field(model, layer, GATE), layer_field(model, layer, UP)
+    blocks = linear_field(model, gate, BLOCKS)
     at_once = _pieces(blocks, ranks, 2)
     first = claim(shared, stage, at_once)
     while first < blocks:
         last = min(blocks, first + at_once)
-        gated_blocks(model, gate, up, first, last, buffers.normed, tokens, buffers.gates, buffers.inner.words)
+        gates, values, inner = buffers.gates, buffers.values, buffers.inner
+        gated_blocks(model, gate, up, first, last, buffers.normed, 0, tokens, gates, values, inner)
         first = claim(shared, stage, at_once)
 
 
 @njit(**KERNEL)
-def _predict(model, buffers, rows, shared, stage, ranks):  # type: ignore[no-untyped-def]
+def _predict(model, buffers, rows, shared, stage, ranks):
     """The head, for the rows asked."""
-    blocks = model.linears[model.head, BLOCKS]
+    blocks = linear_field(model, model.head, BLOCKS)
     at_once = _pieces(blocks, 8 * ranks, 2)
     first = claim(shared, stage, at_once)
     while first < blocks:
         last = min(blocks, first + at_once)
-        linear_blocks(model, model.head, first, last, buffers.normed, rows, buffers.logits, 0)
+        linear_blocks(model, model.head, first, last, buffers.normed, 0, rows, buffers.logits, 0)
         first = claim(shared, stage, at_once)
-
-
-@njit(**KERNEL)
-def forward(rank, ranks, shared, model, step, buffers, pages):  # type: ignore[no-untyped-def]
-    """One rank's part of a step; the logits asked for are in buffers.logits when every rank has returned.
-
-    shared: see threads.py, zeros
-    """
-    tokens, stage, layers = len(step.token_ids), 0, model.layers
-    _start(model, step, buffers, shared, stage, ranks)
-    barrier(shared, ranks)
-    for layer in range(layers.shape[0]):
-        stage = 1 + layer * STAGES
-        _attention_block(rank, ranks, shared, stage, model, step, buffers, pages, layer)
-        norm = model.norms[layer, POST_ATTENTION_NORM]
-        _normalise(model, buffers, norm, step.all_rows, shared, stage + 7, ranks, pages, step, layer, False)
-        barrier(shared, ranks)
-        if layers[layer, ROUTER] >= 0:
-            mixture_of_experts(rank, ranks, shared, stage + 8, model, layer, tokens, buffers)
-            continue
-        _feed(model, buffers, layer, tokens, shared, stage + 8, ranks)
-        barrier(shared, ranks)
-        inputs = model.linears[layers[layer, DOWN], INPUTS]
-        _prepare_rows(model, buffers.inner, inputs, tokens, shared, stage + 9, ranks)
-        barrier(shared, ranks)
-        _add_linear(model, buffers, layers[layer, DOWN], buffers.inner, tokens, shared, stage + 10, ranks)
-        barrier(shared, ranks)
-    stage = 1 + layers.shape[0] * STAGES
-    norm, rows = model.norms[layers.shape[0], INPUT_NORM], step.logit_rows
-    _normalise(model, buffers, norm, rows, shared, stage, ranks, pages, step, 0, False)
-    barrier(shared, ranks)
-    _predict(model, buffers, len(rows), shared, stage + 1, ranks)
-
-
-@njit(**KERNEL)
-def _attention_block(rank, ranks, shared, stage, model, step, buffers, pages, layer):  # type: ignore[no-untyped-def]
-    """hidden += attention(norm(hidden))"""
-    tokens, layers = len(step.token_ids), model.layers
-    norm, output = model.norms[layer, INPUT_NORM], layers[layer, OUTPUT]
-    _normalise(model, buffers, norm, step.all_rows, shared, stage, ranks, pages, step, layer, True)
-    barrier(shared, ranks)
-    _project(model, buffers, layer, tokens, shared, stage + 1, ranks)
-    barrier(shared, ranks)
-    _rotate_and_keep(model, buffers, layer, step, pages, rank, shared, stage + 2, ranks)
-    barrier(shared, ranks)
-    attend_pieces(model, buffers, layer, step, pages, rank, shared, stage + 3)
-    barrier(shared, ranks)
-    join_segments(model, buffers, step, pages, shared, stage + 4)
-    barrier(shared, ranks)
-    inputs = model.linears[output, INPUTS]
-    _prepare_rows(model, buffers.attended, inputs, tokens, shared, stage + 5, ranks)
-    barrier(shared, ranks)
-    _add_linear(model, buffers, output, buffers.attended, tokens, shared, stage + 6, ranks)
-    barrier(shared, ranks)

@@ -12,11 +12,11 @@ One token reads every byte once and is limited by memory; from some tens of toke
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from numba import njit
 
-from kaishu.cpu.layout import BF16, BIAS, INPUTS, INT4, INT8, KIND, MINIMUMS, SCALES, WEIGHTS
+from kaishu.cpu.layout import BF16, BIAS, BLOCKS, INPUTS, INT4, INT8, KIND, MINIMUMS, SCALES, WEIGHTS
 from kaishu.cpu.products import (
     WIDE,
     add_byte_group,
@@ -39,38 +39,38 @@ from kaishu.cpu.vector import (
     bytes_at,
     floats_at,
     halves_at,
+    int8_at,
+    int32_at,
+    int64_at,
     lanes,
     load,
     load_bytes,
     load_half,
     load_pairs,
-    pointer,
     store,
 )
 
 CACHED_BYTES = 128 << 10  # activations that stay in the second-level cache while blocks of weights pass
 
 
-class Activations(NamedTuple):
-    """The rows that a linear layer multiplies, in both forms that kernels read; columns beyond K are zero.
+@njit(**KERNEL)
+def linear_field(model, which, column):
+    """One column of Layout.linears."""
+    return int64_at(model.linears)[which * 8 + column]
 
-    words:  [T, K] float32, or with BF16 instructions pairs of bfloat16 in [T, K/2] 32-bit words at the same place
-    whole:  [T, K] int8, the same quantised in groups of 32
-    scales: [T, K/32] float32, one for each group
-    sums:   [T, K/32] int32, eight times the sum of each group's whole numbers
-    """
 
-    words: Any
-    whole: Any
-    scales: Any
-    sums: Any
+@njit(**KERNEL)
+def layer_field(model, layer, column):
+    """One column of Layout.layers."""
+    return int64_at(model.layers)[layer * 8 + column]
 
 
 def _int4_tile(tokens: int, has_minimum: bool) -> Any:
     @njit(**KERNEL)
-    def tile(weights, scales, minimums, groups, x, token, out, out_index, out_stride):  # type: ignore[no-untyped-def]
-        width, whole, stride = lanes(), pointer(x.whole), x.whole.shape[1]
-        token_scales, token_sums, group_stride = pointer(x.scales), pointer(x.sums), x.scales.shape[1]
+    def tile(weights, scales, minimums, groups, x, token, out, out_index, out_stride):
+        width, stride = lanes(), x.width
+        whole, token_scales, token_sums = int8_at(x.whole), floats_at(x.scales), int32_at(x.sums)
+        group_stride = stride // 32
         total = zero_tile(tokens)
         for group in range(groups):
             sums = zero_nibble_sums(tokens)
@@ -93,9 +93,10 @@ def _int4_tile(tokens: int, has_minimum: bool) -> Any:
 
 def _int8_tile(tokens: int) -> Any:
     @njit(**KERNEL)
-    def tile(weights, scales, minimums, groups, x, token, out, out_index, out_stride):  # type: ignore[no-untyped-def]
-        width, whole, stride = lanes(), pointer(x.whole), x.whole.shape[1]
-        token_scales, token_sums, group_stride = pointer(x.scales), pointer(x.sums), x.scales.shape[1]
+    def tile(weights, scales, minimums, groups, x, token, out, out_index, out_stride):
+        width, stride = lanes(), x.width
+        whole, token_scales, token_sums = int8_at(x.whole), floats_at(x.scales), int32_at(x.sums)
+        group_stride = stride // 32
         total = zero_tile(tokens)
         for group in range(groups):
             sums = zero_byte_sums(tokens)
@@ -112,7 +113,7 @@ def _int8_tile(tokens: int) -> Any:
 
 def _bf16_tile(tokens: int) -> Any:
     @njit(**KERNEL)
-    def tile(weights, pairs, x, x_index, x_stride, out, out_index, out_stride):  # type: ignore[no-untyped-def]
+    def tile(weights, pairs, x, x_index, x_stride, out, out_index, out_stride):
         """Two blocks of rows, so that there are enough sums to keep the multipliers busy."""
         width, words = lanes(), pair_words()
         first, second = zero_tile(tokens), zero_tile(tokens)
@@ -126,15 +127,11 @@ def _bf16_tile(tokens: int) -> Any:
     return tile
 
 
-bf16_tiles = (_bf16_tile(WIDE), _bf16_tile(2), _bf16_tile(1))
-
-
-def _block_of(tiles: tuple[Any, Any, Any]) -> Any:
+def _block_of(wide: Any, two: Any, one: Any) -> Any:
     """One block of rows for tokens `start` to `stop`: wide tiles, then what is left."""
-    wide, two, one = tiles
 
     @njit(**KERNEL)
-    def block(weights, scales, minimums, groups, x, start, stop, out, column, stride):  # type: ignore[no-untyped-def]
+    def block(weights, scales, minimums, groups, x, start, stop, out, column, stride):
         token = start
         while token + wide_tokens() <= stop:
             wide(weights, scales, minimums, groups, x, token, out, token * stride + column, stride)
@@ -148,14 +145,14 @@ def _block_of(tiles: tuple[Any, Any, Any]) -> Any:
     return block
 
 
-_int4_block = _block_of((_int4_tile(WIDE, False), _int4_tile(2, False), _int4_tile(1, False)))
-_int4_minimum_block = _block_of((_int4_tile(WIDE, True), _int4_tile(2, True), _int4_tile(1, True)))
-_int8_block = _block_of((_int8_tile(WIDE), _int8_tile(2), _int8_tile(1)))
-_wide_bf16, _two_bf16, _one_bf16 = bf16_tiles
+_int4_block = _block_of(_int4_tile(WIDE, False), _int4_tile(2, False), _int4_tile(1, False))
+_int4_minimum_block = _block_of(_int4_tile(WIDE, True), _int4_tile(2, True), _int4_tile(1, True))
+_int8_block = _block_of(_int8_tile(WIDE), _int8_tile(2), _int8_tile(1))
+_wide_bf16, _two_bf16, _one_bf16 = _bf16_tile(WIDE), _bf16_tile(2), _bf16_tile(1)
 
 
 @njit(**KERNEL)
-def bf16_rows(weights, pairs, x, x_index, x_stride, tokens, out, out_index, out_stride):  # type: ignore[no-untyped-def]
+def bf16_rows(weights, pairs, x, x_index, x_stride, tokens, out, out_index, out_stride):
     """Two blocks of rows of bfloat16 times `tokens` rows of activation words; attention uses it for keys, too.
 
     weights: pointer to [2, pairs, lanes, 2] bfloat16
@@ -164,70 +161,76 @@ def bf16_rows(weights, pairs, x, x_index, x_stride, tokens, out, out_index, out_
     """
     token = 0
     while token + wide_tokens() <= tokens:
-        _wide_bf16(
-            weights, pairs, x, x_index + token * x_stride, x_stride, out, out_index + token * out_stride, out_stride
+        _wide_bf16(weights, pairs, x, x_index, x_stride, out, out_index, out_stride)
+        token, x_index, out_index = (
+            token + wide_tokens(),
+            x_index + wide_tokens() * x_stride,
+            out_index + wide_tokens() * out_stride,
         )
-        token += wide_tokens()
     while token + 2 <= tokens:
-        _two_bf16(
-            weights, pairs, x, x_index + token * x_stride, x_stride, out, out_index + token * out_stride, out_stride
-        )
-        token += 2
+        _two_bf16(weights, pairs, x, x_index, x_stride, out, out_index, out_stride)
+        token, x_index, out_index = token + 2, x_index + 2 * x_stride, out_index + 2 * out_stride
     if token < tokens:
-        _one_bf16(
-            weights, pairs, x, x_index + token * x_stride, x_stride, out, out_index + token * out_stride, out_stride
-        )
+        _one_bf16(weights, pairs, x, x_index, x_stride, out, out_index, out_stride)
 
 
 @njit(**KERNEL)
-def linear_blocks(model, which, first, last, x, tokens, out, column):  # type: ignore[no-untyped-def]
+def linear_blocks(model, which, first, last, x, first_row, last_row, out, column):
     """out[t, column + n] = weights[n] · x[t] (+ bias[n]) for the rows n of blocks `first` to `last`.
 
-    model:  the packed model, see forward.py
-    which:  the linear's place in model.linears
-    first:  an even block; blocks are computed in twos
-    x:      Activations of at least `tokens` rows
-    out:    [T, ≥ column + padded N] float32
+    which:     the linear's place in the layout
+    first:     an even block; blocks are computed in twos
+    x:         Activations; tokens are its rows `first_row` to `last_row`
+    out:       MATRIX with the same rows
     """
-    described = model.linears[which]
-    kind, inputs, width = described[KIND], described[INPUTS], lanes()
-    groups = inputs // 32
+    kind, inputs = linear_field(model, which, KIND), linear_field(model, which, INPUTS)
     row_bytes = inputs * 4 if kind == BF16 else inputs
     at_once = max(wide_tokens(), CACHED_BYTES // row_bytes // wide_tokens() * wide_tokens())
-    target, stride = pointer(out), out.shape[1]
-    scale_step = groups * width * 2
-    for start in range(0, tokens, at_once):
-        stop = min(tokens, start + at_once)
+    for start in range(first_row, last_row, at_once):
+        stop = min(last_row, start + at_once)
         if kind == BF16:
-            for block in range(first, last, 2):
-                weights = halves_at(model.address + described[WEIGHTS] + block * width * inputs * 2)
-                words = x.words.shape[1]
-                place = start * stride + column + block * width
-                bf16_rows(
-                    weights, inputs // 2, pointer(x.words), start * words, words, stop - start, target, place, stride
-                )
-            continue
-        for block in range(first, last):
-            scales = halves_at(model.address + described[SCALES] + block * scale_step)
-            place = column + block * width
-            if kind == INT8:
-                weights = bytes_at(model.address + described[WEIGHTS] + block * width * inputs)
-                _int8_block(weights, scales, scales, groups, x, start, stop, target, place, stride)
-            elif kind == INT4:
-                weights = bytes_at(model.address + described[WEIGHTS] + block * width * inputs // 2)
-                _int4_block(weights, scales, scales, groups, x, start, stop, target, place, stride)
-            else:
-                weights = bytes_at(model.address + described[WEIGHTS] + block * width * inputs // 2)
-                minimums = halves_at(model.address + described[MINIMUMS] + block * scale_step)
-                _int4_minimum_block(weights, scales, minimums, groups, x, start, stop, target, place, stride)
-    if described[BIAS] >= 0:
-        _add_bias(floats_at(model.address + described[BIAS]), first, last, tokens, target, column, stride)
+            _bf16_blocks(model, which, first, last, x, start, stop, out, column)
+        else:
+            _whole_blocks(model, which, kind, first, last, x, start, stop, out, column)
+    if linear_field(model, which, BIAS) >= 0:
+        _add_bias(model, which, first, last, first_row, last_row, out, column)
 
 
 @njit(**KERNEL)
-def _add_bias(bias, first, last, tokens, out, column, stride):  # type: ignore[no-untyped-def]
-    width = lanes()
-    for token in range(tokens):
-        for block in range(first, last):
-            place = token * stride + column + block * width
-            store(out, place, load(out, place) + load(bias, block * width))
+def _bf16_blocks(model, which, first, last, x, start, stop, out, column):
+    width, inputs = lanes(), linear_field(model, which, INPUTS)
+    address, target, stride = model.address + linear_field(model, which, WEIGHTS), floats_at(out.at), out.width
+    for block in range(first, last, 2):
+        weights = halves_at(address + block * width * inputs * 2)
+        place = start * stride + column + block * width
+        bf16_rows(
+            weights, inputs // 2, floats_at(x.words), start * x.width, x.width, stop - start, target, place, stride
+        )
+
+
+@njit(**KERNEL)
+def _whole_blocks(model, which, kind, first, last, x, start, stop, out, column):
+    width, groups = lanes(), linear_field(model, which, INPUTS) // 32
+    scale_step, target, stride = groups * width * 2, floats_at(out.at), out.width
+    block_bytes = groups * width * (32 if kind == INT8 else 16)
+    address = model.address + linear_field(model, which, WEIGHTS)
+    for block in range(first, last):
+        weights, place = bytes_at(address + block * block_bytes), column + block * width
+        scales = halves_at(model.address + linear_field(model, which, SCALES) + block * scale_step)
+        if kind == INT8:
+            _int8_block(weights, scales, scales, groups, x, start, stop, target, place, stride)
+        elif kind == INT4:
+            _int4_block(weights, scales, scales, groups, x, start, stop, target, place, stride)
+        else:
+            minimums = halves_at(model.address + linear_field(model, which, MINIMUMS) + block * scale_step)
+            _int4_minimum_block(weights, scales, minimums, groups, x, start, stop, target, place, stride)
+
+
+@njit(**KERNEL)
+def _add_bias(model, which, first, last, first_row, last_row, out, column):
+    width, target = lanes(), floats_at(out.at)
+    bias = floats_at(model.address + linear_field(model, which, BIAS))
+    for token in range(first_row, last_row):
+        for block in range(first, min(last, linear_field(model, which, BLOCKS))):
+            place = token * out.width + column + block * width
+            store(target, place, load(target, place) + load(bias, block * width))

@@ -8,8 +8,6 @@ Sums run in `lanes` lanes that are folded in one fixed tree, so they depend on n
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
@@ -17,25 +15,26 @@ from kaishu.cpu.products import pair_words
 from kaishu.cpu.vector import (
     KERNEL,
     bfloat_bits,
+    floats_at,
     fma,
+    int8_at,
+    int32_at,
     lanes,
     load,
     magnitude,
     max_lanes,
     maximum,
-    pointer,
     round_even,
     splat,
     store,
     store_int8,
     sum_lanes,
+    words_at,
 )
 
 
 @njit(**KERNEL)
-def rms_norm(
-    x: Any, x_index: int, weight: Any, size: int, padded_size: int, eps: Any, out: Any, out_index: int
-) -> None:
+def rms_norm(x, x_index, weight, size, padded_size, eps, out, out_index):
     """One row scaled to unit root mean square, then by a learned weight.
 
     x:      pointer to float32; the row starts at x_index and is zero from `size` to `padded_size`
@@ -55,44 +54,44 @@ def rms_norm(
 
 
 @njit(**KERNEL)
-def prepare(x: Any, token: int, inputs: int, is_quantised: bool) -> None:
+def prepare(x, row, inputs, is_quantised):
     """Make a row of activations ready for linear layers.
 
     x:      Activations whose words of this row are float32
     inputs: K, a multiple of 32
     """
     if is_quantised:
-        _quantise(x, token, inputs)
+        _quantise(x, row, inputs)
     if pair_words() == 1:
-        round_words(x.words, token, inputs)
+        round_words(x.words, row * x.width, inputs)
 
 
 @njit(**KERNEL)
-def _quantise(x: Any, token: int, inputs: int) -> None:
+def _quantise(x, row, inputs):
     """Groups of 32 to int8: scale = max|x| / 127, to nearest even. A group that holds a NaN gets a scale of NaN."""
-    width, words, place = lanes(), pointer(x.words), token * x.words.shape[1]
-    whole, own = pointer(x.whole), token * x.whole.shape[1]
+    width, words, whole, place = lanes(), floats_at(x.words), int8_at(x.whole), row * x.width
+    scales, sums = floats_at(x.scales), int32_at(x.sums)
     for group in range(inputs // 32):
-        start = group * 32
-        largest = magnitude(load(words, place + start))
+        start = place + group * 32
+        largest = magnitude(load(words, start))
         for k in range(start + width, start + 32, width):
-            largest = maximum(largest, magnitude(load(words, place + k)))
+            largest = maximum(largest, magnitude(load(words, k)))
         top = max_lanes(largest)
-        x.scales[token, group] = top / np.float32(127.0)
         inverse = np.float32(127.0) / top if top > np.float32(1e-30) else np.float32(0.0)
         total = splat(np.float32(0.0))
         for k in range(start, start + 32, width):
-            rounded = round_even(load(words, place + k) * splat(np.float32(inverse)))
+            rounded = round_even(load(words, k) * splat(np.float32(inverse)))
             total = total + rounded
-            store_int8(whole, own + k, rounded)
-        x.sums[token, group] = np.int32(sum_lanes(total) * np.float32(8.0))
+            store_int8(whole, k, rounded)
+        scales[place // 32 + group] = top / np.float32(127.0)
+        sums[place // 32 + group] = np.int32(sum_lanes(total) * np.float32(8.0))
 
 
 @njit(**KERNEL)
-def round_words(words: Any, row: int, count: int) -> None:
+def round_words(address, start, count):
     """float32 to pairs of bfloat16, nearest even, in place: two values become one word at half the distance."""
-    bits = words.view(np.uint32)
+    values, words = floats_at(address), words_at(address)
     for pair in range(count // 2):
-        low = np.uint32(bfloat_bits(words[row, 2 * pair]))
-        high = np.uint32(bfloat_bits(words[row, 2 * pair + 1]))
-        bits[row, pair] = np.uint32(low | np.uint32(high << np.uint32(16)))
+        low = np.uint32(bfloat_bits(values[start + 2 * pair]))
+        high = np.uint32(bfloat_bits(values[start + 2 * pair + 1]))
+        words[start + pair] = np.uint32(low | np.uint32(high << np.uint32(16)))

@@ -14,43 +14,37 @@ which is the order of packed bfloat16 weights: scores are a linear layer of the 
 from __future__ import annotations
 
 import mmap
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from kaishu.config import ModelConfig
-from kaishu.cpu.layout import padded
-from kaishu.cpu.vector import KERNEL, bfloat_bits
+from kaishu.cpu.layout import GROUP, padded
+from kaishu.cpu.records import PAGES, address, record
+from kaishu.cpu.vector import KERNEL, bfloat_bits, halves_at, lanes
 
 
-class Pages(NamedTuple):
-    """The cache and its sizes, as the kernels see it.
+def allocate_pages(config: ModelConfig, num_pages: int, page_tokens: int, lanes: int) -> tuple[Any, NDArray[np.uint16]]:
+    """Reserve address space for all pages; memory is taken when a page is first written.
 
-    memory:       uint16, the bits of bfloat16; all pages
-    page_tokens:  p
-    head_dim:     d with the zeros behind it, a multiple of 2 · lanes
-    head_size:    elements of one layer's and head's keys; as many values follow
-    layer_size:   elements of one layer in a page
-    page_size:    elements of a page
+    return: the record PAGES for the kernels, and the memory it points to, which the caller keeps
     """
-
-    memory: Any
-    page_tokens: int
-    head_dim: int
-    head_size: int
-    layer_size: int
-    page_size: int
-
-
-def allocate_pages(config: ModelConfig, num_pages: int, page_tokens: int, lanes: int) -> Pages:
-    """Reserve address space for all pages; memory is taken when a page is first written."""
-    head_dim = padded(config.head_dim, 2 * lanes)
+    head_dim = padded(config.head_dim, GROUP)
     head_size = head_dim * page_tokens
     layer_size = 2 * head_size * config.num_key_value_heads
     page_size = layer_size * config.num_hidden_layers
-    return Pages(_reserve(num_pages * page_size), page_tokens, head_dim, head_size, layer_size, page_size)
+    memory = _reserve(num_pages * page_size)
+    fields = {
+        "memory": address(memory),
+        "page_tokens": page_tokens,
+        "head_dim": head_dim,
+        "head_size": head_size,
+        "layer_size": layer_size,
+        "page_size": page_size,
+    }
+    return record(PAGES, fields), memory
 
 
 def _reserve(elements: int) -> NDArray[np.uint16]:
@@ -63,33 +57,37 @@ def _reserve(elements: int) -> NDArray[np.uint16]:
 
 
 @njit(**KERNEL)
-def place_of(pages: Any, page: int, layer: int, head: int) -> int:
+def place_of(pages, page, layer, head):
     """Where one layer's and head's keys begin in a page."""
     return page * pages.page_size + layer * pages.layer_size + head * 2 * pages.head_size
 
 
 @njit(**KERNEL)
-def store_key(pages: Any, place: int, slot: int, key: Any, width: int) -> None:
-    """key: [≥ d] float32, rotated; width: lanes"""
+def store_key(pages, place, slot, key, index):
+    """key: pointer to float32; the rotated key, zeros behind it, starts at `index`"""
+    memory, width = halves_at(pages.memory), lanes()
     start = place + (slot // width * (pages.head_dim // 2) * width + slot % width) * 2
-    for channel in range(pages.head_dim):
-        pages.memory[start + (channel // 2 * width) * 2 + channel % 2] = bfloat_bits(key[channel])
+    for pair in range(pages.head_dim // 2):
+        memory[start + pair * width * 2] = bfloat_bits(key[index + 2 * pair])
+        memory[start + pair * width * 2 + 1] = bfloat_bits(key[index + 2 * pair + 1])
 
 
 @njit(**KERNEL)
-def store_value(pages: Any, place: int, slot: int, value: Any, width: int) -> None:
-    """value: [≥ d] float32"""
-    pairs = pages.page_tokens // 2
-    start = place + pages.head_size + (slot // 2 * width) * 2 + slot % 2
-    for channel in range(pages.head_dim):
-        offset = (channel // width * pairs * width + channel % width) * 2
-        pages.memory[start + offset] = bfloat_bits(value[channel])
+def store_value(pages, place, slot, value, index):
+    """value: pointer to float32; the value, zeros behind it, starts at `index`"""
+    memory, width, pairs = halves_at(pages.memory), lanes(), pages.page_tokens // 2
+    start = place + pages.head_size + slot // 2 * width * 2 + slot % 2
+    for block in range(pages.head_dim // width):
+        for lane in range(width):
+            memory[start + (block * pairs * width + lane) * 2] = bfloat_bits(value[index + block * width + lane])
 
 
 @njit(**KERNEL)
-def clear_values(pages: Any, page: int, layer: int, heads: int) -> None:
+def clear_values(pages, page, layer, heads):
     """Zero a page's values before its first position is written: values that no query may see are weighed with zero,
     and zero times what an earlier request left there must be zero, even if that was not a number."""
+    memory = halves_at(pages.memory)
     for head in range(heads):
         start = place_of(pages, page, layer, head) + pages.head_size
-        pages.memory[start : start + pages.head_size] = 0
+        for element in range(start, start + pages.head_size):
+            memory[element] = 0

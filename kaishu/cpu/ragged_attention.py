@@ -13,16 +13,16 @@ from numba import njit
 from kaishu.cpu.attention import SEGMENT, attend_segment, finish_row, join, take_queries
 from kaishu.cpu.products import wide_tokens
 from kaishu.cpu.threads import claim
-from kaishu.cpu.vector import KERNEL
+from kaishu.cpu.vector import KERNEL, floats_at, int32_at, int64_at, moved
 
 
 @njit(**KERNEL)
-def _sequence_of_piece(piece_starts, piece):  # type: ignore[no-untyped-def]
+def _sequence_of_piece(step, piece):
     """Which sequence a piece of attention belongs to, by halving."""
-    low, high = 0, len(piece_starts) - 1
+    starts, low, high = int32_at(step.piece_starts), 0, step.sequences
     while high - low > 1:
         middle = (low + high) // 2
-        if piece_starts[middle] <= piece:
+        if starts[middle] <= piece:
             low = middle
         else:
             high = middle
@@ -30,101 +30,102 @@ def _sequence_of_piece(piece_starts, piece):  # type: ignore[no-untyped-def]
 
 
 @njit(**KERNEL)
-def attend_pieces(model, buffers, layer, step, pages, rank, shared, stage):  # type: ignore[no-untyped-def]
+def _span(step, sequence):
+    """return: a sequence's first row, how many rows, the position of the first, of the last"""
+    first = int32_at(step.query_starts)[sequence]
+    count = int32_at(step.query_starts)[sequence + 1] - first
+    return first, count, int32_at(step.positions)[first], int32_at(step.positions)[first + count - 1]
+
+
+@njit(**KERNEL)
+def attend_pieces(model, buffers, layer, step, pages, rank, shared, stage):
     """Every piece of attention: a tile with all of its segments, or one segment of a sequence of few rows."""
-    group, window = model.num_heads // model.num_key_value_heads, model.windows[layer]
-    scratch, total = buffers.scratch, step.piece_starts[-1]
-    queries, scores = scratch.queries[rank], scratch.scores[rank]
+    group, window = model.num_heads // model.num_key_value_heads, int64_at(model.windows)[layer]
+    total, wide = int32_at(step.piece_starts)[step.sequences], wide_tokens()
     piece = claim(shared, stage, 1)
     while piece < total:
-        sequence = _sequence_of_piece(step.piece_starts, piece)
-        own = piece - step.piece_starts[sequence]
-        first_token = step.query_starts[sequence]
-        start, table = step.positions[first_token], step.page_table[sequence]
-        all_rows = (step.query_starts[sequence + 1] - first_token) * group
-        if all_rows <= wide_tokens():
-            segments = step.positions[step.query_starts[sequence + 1] - 1] // SEGMENT + 1
-            head = own // segments
-            take_queries(buffers.qkv, first_token, 0, all_rows, group, head, model.head_dim, queries)
+        sequence = _sequence_of_piece(step, piece)
+        own = piece - int32_at(step.piece_starts)[sequence]
+        first_token, tokens, start, last = _span(step, sequence)
+        table = moved(int32_at(step.page_table), sequence * step.table_width)
+        if tokens * group <= wide:
+            segments = last // SEGMENT + 1
+            head, tile = own // segments, (np.int64(0), np.int64(tokens * group), group, np.int64(start))
+            take_queries(buffers.qkv, first_token, tile, head, model.head_dim, pages, rank, buffers)
+            largest, sums = _piece_state(buffers, piece)
+            partial, index = floats_at(buffers.partial.at), piece * wide * pages.head_dim
+            segment = own % segments
             attend_segment(
-                pages,
-                table,
-                layer,
-                head,
-                own % segments,
-                queries,
-                all_rows,
-                0,
-                group,
-                start,
-                window,
-                scores,
-                scratch.largest[piece],
-                scratch.sums[piece],
-                scratch.partial[piece],
+                pages, table, layer, head, segment, tile, rank, window, buffers, largest, sums, partial, index
             )
         else:
-            tiles = (all_rows + wide_tokens() - 1) // wide_tokens()
-            head, first_row = own // tiles, own % tiles * wide_tokens()
-            rows = min(wide_tokens(), all_rows - first_row)
-            take_queries(buffers.qkv, first_token, first_row, rows, group, head, model.head_dim, queries)
-            _attend_tile(model, buffers, layer, step, pages, rank, piece, table, head, first_token, first_row, rows)
+            tiles = (tokens * group + wide - 1) // wide
+            head, first_row = own // tiles, own % tiles * wide
+            tile = (np.int64(first_row), np.int64(min(wide, tokens * group - first_row)), group, np.int64(start))
+            take_queries(buffers.qkv, first_token, tile, head, model.head_dim, pages, rank, buffers)
+            _attend_tile(model, buffers, layer, pages, rank, piece, table, head, first_token, tile, window)
         piece = claim(shared, stage, 1)
 
 
 @njit(**KERNEL)
-def _attend_tile(model, buffers, layer, step, pages, rank, piece, table, head, first_token, first_row, rows):  # type: ignore[no-untyped-def]
-    """All segments of one tile, joined in order; then its rows are done."""
-    group, window, scratch = model.num_heads // model.num_key_value_heads, model.windows[layer], buffers.scratch
-    start = step.positions[first_token]
-    first_position, last_position = start + first_row // group, start + (first_row + rows - 1) // group
-    largest, sums, total = scratch.largest[piece], scratch.sums[piece], scratch.partial[piece]
-    new_largest, new_sums, gathered = scratch.own_largest[rank], scratch.own_sums[rank], scratch.gathered[rank]
-    largest[:] = np.float32(-np.inf)
-    for segment in range(max(0, first_position + 1 - window) // SEGMENT, last_position // SEGMENT + 1):
-        attend_segment(
-            pages,
-            table,
-            layer,
-            head,
-            segment,
-            scratch.queries[rank],
-            rows,
-            first_row,
-            group,
-            start,
-            window,
-            scratch.scores[rank],
-            new_largest,
-            new_sums,
-            gathered,
-        )
-        for row in range(rows):
-            join(largest, sums, total, row, new_largest[row], new_sums[row], gathered, pages.head_dim)
-    for row in range(rows):
-        token, column = first_token + (first_row + row) // group, (head * group + (first_row + row) % group)
-        finish_row(total, row, sums, buffers.attended.words, token, column * model.head_dim, model.head_dim)
+def _piece_state(buffers, piece):
+    """return: pointers to a piece's largest scores and sums, [R] each"""
+    start = piece * wide_tokens()
+    return moved(floats_at(buffers.largest.at), start), moved(floats_at(buffers.sums.at), start)
 
 
 @njit(**KERNEL)
-def join_segments(model, buffers, step, pages, shared, stage):  # type: ignore[no-untyped-def]
+def _attend_tile(model, buffers, layer, pages, rank, piece, table, head, first_token, tile, window):
+    """All segments of one tile, joined in order; then its rows are done."""
+    first_row, rows, group, start = tile
+    size, wide = pages.head_dim, wide_tokens()
+    largest, sums = _piece_state(buffers, piece)
+    new_largest = moved(floats_at(buffers.own_largest.at), rank * wide)
+    new_sums = moved(floats_at(buffers.own_sums.at), rank * wide)
+    total, gathered = floats_at(buffers.partial.at), floats_at(buffers.gathered.at)
+    index, own_index = piece * wide * size, rank * wide * size
+    for row in range(rows):
+        largest[row] = np.float32(-np.inf)
+    first_seen = max(0, start + first_row // group + 1 - window)
+    for segment in range(first_seen // SEGMENT, (start + (first_row + rows - 1) // group) // SEGMENT + 1):
+        attend_segment(
+            pages, table, layer, head, segment, tile, rank, window, buffers, new_largest, new_sums, gathered, own_index
+        )
+        for row in range(rows):
+            place, other = index + row * size, own_index + row * size
+            join(largest, sums, total, place, row, new_largest[row], new_sums[row], gathered, other, size)
+    for row in range(rows):
+        token, query_head = first_token + (first_row + row) // group, head * group + (first_row + row) % group
+        place = token * buffers.attended.width + query_head * model.head_dim
+        finish_row(total, index + row * size, sums[row], floats_at(buffers.attended.words), place, model.head_dim)
+
+
+@njit(**KERNEL)
+def join_segments(model, buffers, step, pages, shared, stage):
     """For sequences whose segments were computed apart: join them in order, head by head."""
-    group, scratch = model.num_heads // model.num_key_value_heads, buffers.scratch
-    total = (len(step.query_starts) - 1) * model.num_key_value_heads
+    group, total = model.num_heads // model.num_key_value_heads, step.sequences * model.num_key_value_heads
     index = claim(shared, stage, 1)
     while index < total:
         sequence, head = index // model.num_key_value_heads, index % model.num_key_value_heads
+        first_token, tokens, _, last = _span(step, sequence)
+        if tokens * group <= wide_tokens():
+            segments = last // SEGMENT + 1
+            first = int32_at(step.piece_starts)[sequence] + head * segments
+            for row in range(tokens * group):
+                _join_row(model, buffers, pages, first, segments, row, first_token, head, group)
         index = claim(shared, stage, 1)
-        first_token = step.query_starts[sequence]
-        rows = (step.query_starts[sequence + 1] - first_token) * group
-        if rows > wide_tokens():
-            continue
-        segments = step.positions[step.query_starts[sequence + 1] - 1] // SEGMENT + 1
-        first = step.piece_starts[sequence] + head * segments
-        largest, sums, joined = scratch.largest[first], scratch.sums[first], scratch.partial[first]
-        for row in range(rows):
-            for piece in range(first + 1, first + segments):
-                new_largest, new_sum = scratch.largest[piece, row], scratch.sums[piece, row]
-                join(largest, sums, joined, row, new_largest, new_sum, scratch.partial[piece], pages.head_dim)
-            token, column = first_token + row // group, head * group + row % group
-            finish_row(joined, row, sums, buffers.attended.words, token, column * model.head_dim, model.head_dim)
+
+
+@njit(**KERNEL)
+def _join_row(model, buffers, pages, first, segments, row, first_token, head, group):
+    """One query row: its segments are the pieces from `first` on."""
+    size, partial = pages.head_dim, floats_at(buffers.partial.at)
+    largest, sums = _piece_state(buffers, first)
+    place = (first * wide_tokens() + row) * size
+    for piece in range(first + 1, first + segments):
+        new_largest, new_sums = _piece_state(buffers, piece)
+        other = (piece * wide_tokens() + row) * size
+        join(largest, sums, partial, place, row, new_largest[row], new_sums[row], partial, other, size)
+    token, query_head = first_token + row // group, head * group + row % group
+    target = token * buffers.attended.width + query_head * model.head_dim
+    finish_row(partial, place, sums[row], floats_at(buffers.attended.words), target, model.head_dim)

@@ -7,8 +7,6 @@ and computed for the positions of the step alone: a table of all positions would
 from __future__ import annotations
 
 import math
-from typing import Any
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -75,26 +73,25 @@ def _llama3(frequencies: NDArray[np.float32], rope: RopeConfig) -> NDArray[np.fl
 
 
 @njit(**KERNEL)
-def rotary_row(position: int, frequencies: Any, factor: Any, cos: Any, sin: Any) -> None:
+def rotary_row(position, frequencies, pairs, factor, cos, sin, start):
     """One token's cosines and sines.
 
-    frequencies: [d/2] float32
-    cos, sin:    [d/2] float32, written
+    frequencies: pointer to [d/2] float32
+    cos, sin:    pointers to float32; this token's d/2 start at `start`
     """
-    for pair in range(frequencies.shape[0]):
+    for pair in range(pairs):
         phase = np.float32(position) * frequencies[pair]
-        cos[pair] = np.float32(math.cos(phase)) * factor
-        sin[pair] = np.float32(math.sin(phase)) * factor
+        cos[start + pair] = np.float32(math.cos(phase)) * factor
+        sin[start + pair] = np.float32(math.sin(phase)) * factor
 
 
 @njit(**KERNEL)
-def rotate(head: Any, cos: Any, sin: Any) -> None:
+def rotate(head, head_index, cos, sin, start, pairs):
     """Turn each channel pair (i, i + d/2) of one head, in place.
 
-    head: [≥ d] float32
+    head: pointer to float32; the head starts at head_index
     """
-    half = cos.shape[0]
-    for pair in range(half):
-        first, second = head[pair], head[pair + half]
-        head[pair] = first * cos[pair] - second * sin[pair]
-        head[pair + half] = second * cos[pair] + first * sin[pair]
+    for pair in range(pairs):
+        first, second = head[head_index + pair], head[head_index + pair + pairs]
+        head[head_index + pair] = first * cos[start + pair] - second * sin[start + pair]
+        head[head_index + pair + pairs] = second * cos[start + pair] + first * sin[start + pair]

@@ -138,6 +138,7 @@ def _at(dtype: Any) -> Any:
 
 
 bytes_at, halves_at, floats_at = _at(types.uint8), _at(types.uint16), _at(types.float32)
+int8_at, int32_at, int64_at, words_at = _at(types.int8), _at(types.int32), _at(types.int64), _at(types.uint32)
 
 
 def constant_of_target(value: Callable[[], int]) -> Any:

@@ -1,0 +1,112 @@
+"""The memory between the stages of a step: how large, and that there is enough.
+
+Owns the arrays behind the record BUFFERS. They grow to the largest step so far and begin as zeros, which the kernels
+rely on beyond the columns that they write. Made and asked for room by executor.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kaishu.cpu.attention import SEGMENT
+from kaishu.cpu.layout import GATE, GROUP, KEY, QUERY, ROUTER, VALUE, Layout, padded
+from kaishu.cpu.records import BUFFERS, address, matrix, record
+
+
+class StepBuffers:
+    """Buffers with room for so many rows, rows of logits, and pieces of attention."""
+
+    def __init__(self, layout: Layout, ranks: int, tile_rows: int) -> None:
+        self._layout, self._ranks, self._tile_rows = layout, ranks, tile_rows
+        self._room = (0, 0, 0)
+        self._arrays: list[NDArray[Any]] = []
+        self.logits: NDArray[np.float32] = np.zeros((0, 0), np.float32)
+        self.record: Any = None
+        self.make_room(1, 1, 1)
+
+    def make_room(self, rows: int, logit_rows: int, pieces: int) -> None:
+        """Grow where a step needs more than there is.
+
+        rows:       T, the step's tokens
+        logit_rows: R, how many of them want logits
+        pieces:     of attention
+        """
+        wanted = (max(rows, self._room[0]), max(logit_rows, self._room[1]), max(pieces, self._room[2]))
+        if wanted == self._room:
+            return
+        self._room, self._arrays = wanted, []
+        self.record = record(BUFFERS, self._dense(*wanted[:2]) | self._attention(wanted[2]) | self._experts(wanted[0]))
+
+    def _zeros(self, *shape: int, dtype: Any = np.float32) -> NDArray[Any]:
+        array = np.zeros(shape, dtype)
+        self._arrays.append(array)
+        return array
+
+    def _matrix(self, *shape: int, dtype: Any = np.float32) -> tuple[int, int]:
+        return matrix(self._zeros(*shape, dtype=dtype))
+
+    def _activations(self, rows: int, columns: int) -> tuple[int, ...]:
+        width = padded(columns, GROUP)
+        words, whole = self._zeros(rows, width), self._zeros(rows, width, dtype=np.int8)
+        scales, sums = self._zeros(rows, width // GROUP), self._zeros(rows, width // GROUP, dtype=np.int32)
+        return (address(words), address(whole), address(scales), address(sums), width)
+
+    def _dense(self, rows: int, logit_rows: int) -> dict[str, Any]:
+        layout, config = self._layout, self._layout.config
+        dense = [place for place in layout.layers if place[ROUTER] < 0]
+        inner = layout.packed[dense[0][GATE]].padded_rows if dense else GROUP
+        qkv = sum(layout.packed[layout.layers[0][which]].padded_rows for which in (QUERY, KEY, VALUE))
+        hidden = padded(config.hidden_size, GROUP)
+        self.logits = self._zeros(logit_rows, layout.packed[layout.head].padded_rows)
+        return {
+            "hidden": self._matrix(rows, hidden),
+            "normed": self._activations(max(rows, logit_rows), hidden),
+            "qkv": self._matrix(rows, qkv),
+            "attended": self._activations(rows, config.query_size),
+            "gates": self._matrix(rows, inner),
+            "values": self._matrix(rows, inner),
+            "inner": self._activations(rows, inner),
+            "delta": self._matrix(rows, hidden),
+            "cos": self._matrix(rows, config.head_dim // 2),
+            "sin": self._matrix(rows, config.head_dim // 2),
+            "logits": matrix(self.logits),
+            "heads": self._matrix(self._ranks, padded(config.head_dim, GROUP)),
+        }
+
+    def _attention(self, pieces: int) -> dict[str, Any]:
+        ranks, rows, head_dim = self._ranks, self._tile_rows, padded(self._layout.config.head_dim, GROUP)
+        return {
+            "queries": self._matrix(ranks * rows, head_dim),
+            "scores": self._matrix(ranks * rows, SEGMENT),
+            "gathered": self._matrix(ranks * rows, head_dim),
+            "own_largest": self._matrix(ranks, rows),
+            "own_sums": self._matrix(ranks, rows),
+            "largest": self._matrix(pieces, rows),
+            "sums": self._matrix(pieces, rows),
+            "partial": self._matrix(pieces * rows, head_dim),
+        }
+
+    def _experts(self, tokens: int) -> dict[str, Any]:
+        """Of a model without experts: rows of no use, because a record has all of its fields."""
+        config, experts = self._layout.config, self._layout.config.experts
+        each = experts.num_experts_per_tok if experts else 1
+        number = experts.num_experts if experts else 1
+        inner = padded(experts.moe_intermediate_size, GROUP) if experts else GROUP
+        hidden = padded(config.hidden_size, GROUP)
+        tokens = tokens if experts else 1
+        count = tokens * each
+        return {
+            "router": self._matrix(tokens, padded(number, GROUP)),
+            "shares": self._matrix(tokens, each),
+            "chosen": self._matrix(tokens, each, dtype=np.int64),
+            "places": self._matrix(tokens, each, dtype=np.int64),
+            "expert_starts": self._matrix(number + 1, dtype=np.int64),
+            "expert_rows": self._activations(count, hidden),
+            "expert_gates": self._matrix(count, inner),
+            "expert_values": self._matrix(count, inner),
+            "expert_inner": self._activations(count, inner),
+            "expert_out": self._matrix(count, hidden),
+        }

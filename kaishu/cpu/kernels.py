@@ -1,0 +1,49 @@
+"""Compiled kernels on disk: made once for a machine, found again at the next start.
+
+Owns where Numba keeps its machine code, and when that is out of date. Numba itself only notices that the file of the
+outermost function has changed; here the folder's name is a digest of every file of kaishu/cpu, of Numba's and LLVM's
+versions and of the CPU, so that code from another state of the world is never found. Used by executor.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+
+def kernel_folder(cache: Path) -> Path:
+    """Where this version's machine code for this CPU is kept, below Kaishu's cache folder."""
+    import llvmlite
+    import llvmlite.binding
+    import numba
+    from numba.core.registry import cpu_target
+
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.name.encode() + path.read_bytes())
+    codegen = cpu_target.target_context.codegen()
+    versions = (numba.__version__, llvmlite.__version__, platform.python_version(), platform.machine())
+    for part in (*versions, llvmlite.binding.get_host_cpu_name(), codegen._tm_features):
+        digest.update(b"\0" + part.encode())
+    return cache / "kernels" / digest.hexdigest()[:16]
+
+
+def keep_compiled(functions: Iterable[Any], folder: Path) -> None:
+    """Have Numba look for these functions' machine code in `folder`, and leave it there after compiling.
+
+    A folder that can't be written is no error: then they are compiled at every start.
+    """
+    import numba
+
+    kept = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(folder)  # read when a function's cache is set up, and only then
+    try:
+        for function in functions:
+            function.enable_caching()
+    except RuntimeError:  # Numba found no place that can be written
+        pass
+    finally:
+        numba.config.CACHE_DIR = kept

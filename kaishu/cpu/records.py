@@ -1,0 +1,131 @@
+"""What the kernels are given: records of addresses and sizes, filled in by executor.py.
+
+Owns the records' fields. Numba would pass a tuple of sixty arrays as hundreds of arguments, to every function, and take
+a minute to compile that; a record is one pointer. So a kernel reads `floats_at(buffers.hidden.at)[row · width + column]`
+where numpy would say `hidden[row, column]`.
+
+All matrices are row by row, float32 unless said otherwise; `at` is the address of the first element and `width` the
+elements of a row, with the zeros behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MATRIX = np.dtype([("at", "i8"), ("width", "i8")])
+
+# The rows that a linear layer multiplies, in both forms that kernels read; columns beyond K are zero.
+#   words:  [T, K] float32, or with BF16 instructions pairs of bfloat16 in the first K/2 32-bit words of each row
+#   whole:  [T, K] int8, the same quantised in groups of 32
+#   scales: [T, K/32] float32, one for each group
+#   sums:   [T, K/32] int32, eight times the sum of each group's whole numbers
+ACTIVATIONS = np.dtype([("words", "i8"), ("whole", "i8"), ("scales", "i8"), ("sums", "i8"), ("width", "i8")])
+
+# The packed weights (see layout.py) and the model's sizes.
+MODEL = np.dtype(
+    [
+        ("address", "i8"),
+        ("linears", "i8"),
+        ("layers", "i8"),
+        ("norms", "i8"),
+        ("windows", "i8"),
+        ("frequencies", "i8"),
+        ("num_layers", "i8"),
+        ("head", "i8"),
+        ("embedding", "i8"),
+        ("is_quantised", "i8"),
+        ("hidden_size", "i8"),
+        ("num_heads", "i8"),
+        ("num_key_value_heads", "i8"),
+        ("head_dim", "i8"),
+        ("num_experts", "i8"),
+        ("experts_per_token", "i8"),
+        ("is_renormalised", "i8"),
+        ("eps", "f4"),
+        ("rotary_factor", "f4"),
+    ]
+)
+
+# A TokenBatch, int32 as there, and what follows from it.
+#   sequence_of:  [T] int32, which sequence a row belongs to
+#   piece_starts: [B + 1] int32, the first piece of attention of each sequence
+#   all_rows:     [T] int32, 0 to T - 1
+STEP = np.dtype(
+    [
+        ("token_ids", "i8"),
+        ("positions", "i8"),
+        ("query_starts", "i8"),
+        ("page_table", "i8"),
+        ("logit_rows", "i8"),
+        ("sequence_of", "i8"),
+        ("piece_starts", "i8"),
+        ("all_rows", "i8"),
+        ("tokens", "i8"),
+        ("sequences", "i8"),
+        ("table_width", "i8"),
+        ("num_logit_rows", "i8"),
+    ]
+)
+
+# The KV cache, see pages.py: bfloat16 bits at `memory`, and sizes in elements.
+PAGES = np.dtype(
+    [
+        ("memory", "i8"),
+        ("page_tokens", "i8"),
+        ("head_dim", "i8"),
+        ("head_size", "i8"),
+        ("layer_size", "i8"),
+        ("page_size", "i8"),
+    ]
+)
+
+# Memory between stages, with room for at least T rows. Of attention (R rows of a tile, see attention.py):
+#   queries, gathered: [ranks · R, d] · scores: [ranks · R, SEGMENT] · own_largest, own_sums: [ranks, R]
+#   largest, sums: [pieces, R] · partial: [pieces · R, d]
+# Of experts (k chosen for each token, see experts.py):
+#   router: [T, E] · chosen, places: [T, k] int64 · shares: [T, k] · expert_starts: [E + 1] int64
+#   expert_rows, expert_inner: Activations of [T · k] rows · expert_gates, expert_values, expert_out: [T · k, …]
+_MATRICES = (
+    "hidden",
+    "qkv",
+    "gates",
+    "values",
+    "delta",
+    "cos",
+    "sin",
+    "logits",
+    "heads",
+    "queries",
+    "scores",
+    "gathered",
+)
+_MORE_MATRICES = ("own_largest", "own_sums", "largest", "sums", "partial", "router", "shares")
+_EXPERTS = ("chosen", "places", "expert_starts", "expert_gates", "expert_values", "expert_out")
+_ACTIVATIONS = ("normed", "attended", "inner", "expert_rows", "expert_inner")
+BUFFERS = np.dtype(
+    [(name, MATRIX) for name in _MATRICES + _MORE_MATRICES + _EXPERTS] + [(name, ACTIVATIONS) for name in _ACTIVATIONS]
+)
+
+
+def address(array: NDArray[Any]) -> int:
+    """Where an array's first element lies. Whoever uses the address keeps the array."""
+    assert array.flags.c_contiguous, "kernels read rows one after another"
+    return int(array.ctypes.data)
+
+
+def matrix(array: NDArray[Any]) -> tuple[int, int]:
+    """The fields of MATRIX for an array; of one dimension: a single row."""
+    return address(array), array.shape[-1]
+
+
+def record(dtype: np.dtype[Any], fields: Mapping[str, Any]) -> Any:
+    """A record with every field set, in memory of its own."""
+    assert dtype.names is not None and set(fields) == set(dtype.names), set(dtype.names or ()) ^ set(fields)
+    made = np.zeros(1, dtype)
+    for name, value in fields.items():
+        made[0][name] = value
+    return made[0]
