@@ -10,7 +10,8 @@ from numba import njit
 
 from kaishu.cpu.layout import BF16, GROUP, INPUTS, INT4, INT8, KIND, MINIMUMS, SCALES, WEIGHTS
 from kaishu.cpu.linear import linear_field
-from kaishu.cpu.vector import KERNEL, bfloat_value, bytes_at, half_value, halves_at, lanes
+from kaishu.cpu.scalars import bfloat_value, half_value
+from kaishu.cpu.vector import KERNEL, bytes_at, halves_at, lanes
 
 
 @njit(**KERNEL)

@@ -6,6 +6,8 @@ arguments. Knows nothing of requests. Driven by llm.py (later by engine/); refer
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,14 +15,16 @@ from numpy.typing import NDArray
 
 from kaishu.batch import TokenBatch
 from kaishu.checkpoint import Checkpoint
+from kaishu.cpu.attention import SEGMENT
 from kaishu.cpu.buffers import StepBuffers
 from kaishu.cpu.forward import forward, num_stages
-from kaishu.cpu.layout import Layout, WeightKind, padded, plan_layout
-from kaishu.cpu.packing import pack_model
+from kaishu.cpu.kernels import keep_compiled, kernel_folder
+from kaishu.cpu.layout import LAYOUT_VERSION, Layout, WeightKind, padded, plan_layout
+from kaishu.cpu.packing import PACKING_KERNELS, pack_model
 from kaishu.cpu.pages import allocate_pages
 from kaishu.cpu.records import MODEL, STEP, address, record
 from kaishu.cpu.rope import rope_attention_factor, rope_frequencies
-from kaishu.cpu.attention import SEGMENT
+from kaishu.cpu.store import KERNELS_FOLDER, PACKED_FOLDER, PackedStore, cache_folder
 from kaishu.cpu.target import current_target
 from kaishu.cpu.threads import Ranks, available_threads, shared_state
 
@@ -59,19 +63,38 @@ class CpuExecutor:
         threads: int | None = None,
         num_pages: int,
         page_tokens: int | None = None,
+        cache: Path | None = None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> CpuExecutor:
-        """Pack a checkpoint and be ready to compute with it.
+        """Pack a checkpoint, or map what was packed before, and be ready to compute with it.
 
         head:        the head's kind; None for the same as the layers
         threads:     ranks; None for as many as can really run at once
         page_tokens: p, a multiple of twice the lanes; None for that multiple that is at least 16
+        cache:       where packed weights and compiled kernels are kept; None for Kaishu's own folder
+        say:         told, in a sentence, what takes long or couldn't be kept
+        raises:      CheckpointError when a file can't be read; OutOfMemoryError
         """
-        lanes = current_target().lanes
-        ranks = Ranks(threads or available_threads())
+        cache = cache or cache_folder()
+        if keep_compiled((forward, *PACKING_KERNELS), kernel_folder(cache / KERNELS_FOLDER)):
+            say("Compiling the kernels for this CPU; that is done once and takes about half a minute.")
+        ranks, lanes = Ranks(threads or available_threads()), current_target().lanes
         layout = plan_layout(checkpoint.config, weights, head or weights, lanes)
-        memory = aligned_memory(layout.num_bytes)
-        pack_model(checkpoint, layout, memory, ranks)
-        return cls(layout, memory, ranks, num_pages, page_tokens or padded(16, 2 * lanes))
+        packed = PackedStore(cache / PACKED_FOLDER).open_or_pack(
+            {
+                "checkpoint": checkpoint.identity,
+                "layout": LAYOUT_VERSION,
+                "lanes": lanes,
+                "weights": weights,
+                "head": head or weights,
+            },
+            layout.num_bytes,
+            lambda memory: pack_model(checkpoint, layout, memory, ranks),
+            describe=f"{checkpoint.folder.name}, {weights}, head {head or weights}".encode(),
+        )
+        if packed.note:
+            say(packed.note)
+        return cls(layout, packed.data, ranks, num_pages, page_tokens or padded(16, 2 * lanes))
 
     @property
     def page_tokens(self) -> int:
@@ -134,13 +157,6 @@ class CpuExecutor:
             "num_logit_rows": len(batch.logit_rows),
         }
         return record(STEP, fields), list(whole.values()), int(pieces.sum())
-
-
-def aligned_memory(num_bytes: int) -> NDArray[np.uint8]:
-    """Zeros that begin on a cache line."""
-    raw = np.zeros(num_bytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + num_bytes]
 
 
 def _model_record(layout: Layout, memory: NDArray[np.uint8]) -> tuple[Any, list[NDArray[Any]]]:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 
-def kernel_folder(cache: Path) -> Path:
-    """Where this version's machine code for this CPU is kept, below Kaishu's cache folder."""
+def kernel_folder(kernels: Path) -> Path:
+    """Where this version's machine code for this CPU is kept, below the folder for all kernels."""
     import llvmlite
     import llvmlite.binding
     import numba
@@ -28,16 +28,19 @@ def kernel_folder(cache: Path) -> Path:
     versions = (numba.__version__, llvmlite.__version__, platform.python_version(), platform.machine())
     for part in (*versions, llvmlite.binding.get_host_cpu_name(), codegen._tm_features):
         digest.update(b"\0" + part.encode())
-    return cache / "kernels" / digest.hexdigest()[:16]
+    return kernels / digest.hexdigest()[:16]
 
 
-def keep_compiled(functions: Iterable[Any], folder: Path) -> None:
+def keep_compiled(functions: Iterable[Any], folder: Path) -> bool:
     """Have Numba look for these functions' machine code in `folder`, and leave it there after compiling.
+
+    return: whether it isn't there yet, so that the first use will take long
 
     A folder that can't be written is no error: then they are compiled at every start.
     """
     import numba
 
+    is_new = not folder.is_dir() or not any(folder.rglob("*.nbi"))
     kept = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder)  # read when a function's cache is set up, and only then
     try:
@@ -47,3 +50,4 @@ def keep_compiled(functions: Iterable[Any], folder: Path) -> None:
         pass
     finally:
         numba.config.CACHE_DIR = kept
+    return is_new

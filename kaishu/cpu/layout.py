@@ -34,7 +34,7 @@ BF16, INT8, INT4, INT4_MINIMUM = range(4)  # the same kinds for the kernels: pla
 
 # Columns of Layout.linears
 KIND, WEIGHTS, SCALES, MINIMUMS, BIAS, ROWS, INPUTS, BLOCKS = range(8)
-# Columns of Layout.layers: which linear; of a sparse layer, GATE to DOWN are expert 0's, and the others follow in threes
+# Columns of Layout.layers: which linear; of a sparse layer, GATE to DOWN are expert 0's, the others follow in threes
 QUERY, KEY, VALUE, OUTPUT, GATE, UP, DOWN, ROUTER = range(8)
 # Columns of Layout.norms: where the scales lie; the last row has the final norm
 INPUT_NORM, POST_ATTENTION_NORM, QUERY_NORM, KEY_NORM = range(4)
@@ -224,4 +224,5 @@ def _plan_feed_forward(planner: _Planner, config: ModelConfig, name: str, inner:
 def view(memory: NDArray[np.uint8], offset: int, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     """A part of the packed memory as an array."""
     count = int(np.prod(shape))
-    return memory[offset : offset + count * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
+    part: NDArray[Any] = memory[offset : offset + count * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
+    return part

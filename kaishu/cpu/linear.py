@@ -47,9 +47,11 @@ from kaishu.cpu.vector import (
     load_bytes,
     load_half,
     load_pairs,
+    prefetch,
     store,
 )
 
+AHEAD_BYTES = 2048  # how far before their use weights are fetched for a single token, which waits for memory alone
 CACHED_BYTES = 128 << 10  # activations that stay in the second-level cache while blocks of weights pass
 
 
@@ -75,6 +77,9 @@ def _int4_tile(tokens: int, has_minimum: bool) -> Any:
         for group in range(groups):
             sums = zero_nibble_sums(tokens)
             place = token * stride + group * 32
+            if tokens == 1:
+                prefetch(weights, group * 16 * width + AHEAD_BYTES)
+                prefetch(weights, group * 16 * width + AHEAD_BYTES + 64)
             for part in range(4):
                 packed = load_bytes(weights, (group * 4 + part) * 4 * width)
                 sums = dot_nibbles(sums, low_nibbles(packed), whole, place + part * 4, stride)
@@ -101,6 +106,9 @@ def _int8_tile(tokens: int) -> Any:
         for group in range(groups):
             sums = zero_byte_sums(tokens)
             place = token * stride + group * 32
+            if tokens == 1:
+                for line in range(4):
+                    prefetch(weights, group * 32 * width + AHEAD_BYTES + line * 64)
             for part in range(8):
                 packed = load_bytes(weights, (group * 8 + part) * 4 * width)
                 sums = dot_bytes(sums, packed, whole, place + part * 4, stride)
@@ -119,6 +127,9 @@ def _bf16_tile(tokens: int) -> Any:
         first, second = zero_tile(tokens), zero_tile(tokens)
         for pair in range(pairs):
             place = x_index + pair * words
+            if tokens == 1:
+                prefetch(weights, pair * 2 * width + AHEAD_BYTES // 2)
+                prefetch(weights, (pairs + pair) * 2 * width + AHEAD_BYTES // 2)
             first = multiply_pairs(first, load_pairs(weights, pair * 2 * width), x, place, x_stride)
             second = multiply_pairs(second, load_pairs(weights, (pairs + pair) * 2 * width), x, place, x_stride)
         store_tile(out, out_index, out_stride, first)

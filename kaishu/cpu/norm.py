@@ -12,9 +12,9 @@ import numpy as np
 from numba import njit
 
 from kaishu.cpu.products import pair_words
+from kaishu.cpu.scalars import bfloat_bits
 from kaishu.cpu.vector import (
     KERNEL,
-    bfloat_bits,
     floats_at,
     fma,
     int8_at,

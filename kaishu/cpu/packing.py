@@ -29,8 +29,9 @@ from kaishu.cpu.layout import (
     WeightKind,
     view,
 )
+from kaishu.cpu.scalars import bfloat_bits, bfloat_value, half_bits, half_value
 from kaishu.cpu.threads import Ranks
-from kaishu.cpu.vector import KERNEL, bfloat_bits, bfloat_value, half_value
+from kaishu.cpu.vector import KERNEL
 
 STORED = {"BF16": 0, "F16": 1, "F32": 2}  # how a source tensor's bits are to be read
 
@@ -98,21 +99,6 @@ def as_float32(tensor: StoredTensor) -> NDArray[np.float32]:
 
 
 @njit(**KERNEL)
-def _half_bits(value: Any) -> Any:
-    """A finite float32 to the bits of the nearest float16, ties to even; too large becomes the largest, not infinity."""
-    bits = np.float32(value).view(np.uint32)
-    sign = (bits >> np.uint32(16)) & np.uint32(0x8000)
-    size = np.uint32(bits & np.uint32(0x7FFFFFFF))
-    if size >= np.uint32(0x477FF000):  # rounds above 65504
-        return np.uint16(sign | np.uint32(0x7BFF))
-    if size < np.uint32(0x38800000):  # below 2**-14: a float16 without a leading one, in steps of 2**-24
-        steps = np.rint(np.float64(size.view(np.float32)) * 16777216.0)
-        return np.uint16(sign | np.uint32(steps))
-    rounded = size + np.uint32(0xFFF) + ((size >> np.uint32(13)) & np.uint32(1))
-    return np.uint16(sign | ((rounded - np.uint32(0x38000000)) >> np.uint32(13)))
-
-
-@njit(**KERNEL)
 def _read_row(source: Any, stored: int, row: int, out: Any) -> None:
     """One row to float32; what is beyond the row's end stays zero."""
     columns = source.shape[1]
@@ -134,12 +120,12 @@ def _group_scale(row: Any, start: int, kind: int) -> tuple[Any, Any]:
     for k in range(start, start + GROUP):
         low, high = min(low, row[k]), max(high, row[k])
     if kind == INT8:
-        return half_value(_half_bits(max(-low, high) / np.float32(127.0))), np.float32(0.0)
+        return half_value(half_bits(max(-low, high) / np.float32(127.0))), np.float32(0.0)
     if kind == INT4:
         largest = low if -low > high else high
-        return half_value(_half_bits(largest / np.float32(-8.0))), np.float32(0.0)
-    scale = half_value(_half_bits((high - low) / np.float32(15.0)))
-    return scale, half_value(_half_bits(low))
+        return half_value(half_bits(largest / np.float32(-8.0))), np.float32(0.0)
+    scale = half_value(half_bits((high - low) / np.float32(15.0)))
+    return scale, half_value(half_bits(low))
 
 
 @njit(**KERNEL)
@@ -171,9 +157,9 @@ def _pack_blocks(
                 continue
             for group in range(inputs // GROUP):
                 scale, minimum = _group_scale(row, group * GROUP, kind)
-                scales[block, group, lane] = _half_bits(scale)
+                scales[block, group, lane] = half_bits(scale)
                 if kind > INT4:
-                    minimums[block, group, lane] = _half_bits(minimum)
+                    minimums[block, group, lane] = half_bits(minimum)
                 _quantise_group(row, group * GROUP, kind, scale, minimum, whole)
                 _write_group(whole, kind, lane, lanes, group, weights[block])
 
@@ -232,3 +218,6 @@ def unpack(linear: PackedLinear, memory: NDArray[np.uint8]) -> NDArray[np.float3
         values += minimums.view(np.float16).astype(np.float32)[:, :, None, :, None]
     rows = values.transpose(0, 3, 1, 2, 4).reshape(linear.padded_rows, -1)
     return rows[: linear.rows, : linear.inputs]
+
+
+PACKING_KERNELS = (_pack_blocks, _copy_rows)  # what is compiled for packing

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from kaishu.config import ModelConfig
 from kaishu.cpu.layout import GROUP, padded
 from kaishu.cpu.records import PAGES, address, record
-from kaishu.cpu.vector import KERNEL, bfloat_bits, halves_at, lanes
+from kaishu.cpu.scalars import bfloat_bits
+from kaishu.cpu.vector import KERNEL, halves_at, lanes
 
 
 def allocate_pages(config: ModelConfig, num_pages: int, page_tokens: int, lanes: int) -> tuple[Any, NDArray[np.uint16]]:

@@ -26,7 +26,6 @@ from numba.extending import intrinsic
 from kaishu.cpu.target import current_target
 from kaishu.cpu.vector import (
     F32,
-    I8,
     I16,
     I32,
     I64,
@@ -39,7 +38,6 @@ from kaishu.cpu.vector import (
     packed_bytes,
     splatted,
 )
-
 
 WIDE = 0  # in place of a number of tokens: as many as target.py says that the registers allow
 wide_tokens = constant_of_target(lambda: current_target().tokens)
@@ -216,7 +214,7 @@ def _loaded(builder: Any, pointer: Any, index: Any) -> Any:
 def _adding(is_nibble: bool) -> Any:
     """tile[t] += (sums[t] - zero·Σx[t]) · (scale · scale of x[t]): one group of 32 along K; x_sums hold 8·Σx.
 
-    is_centred: whether 4-bit weights stand for q - 8, which is taken back here; int8 weights always stand for themselves
+    is_centred: whether 4-bit weights stand for q - 8, which is taken back here; int8 weights stand for themselves
     """
 
     def typed(

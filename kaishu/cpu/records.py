@@ -1,7 +1,7 @@
 """What the kernels are given: records of addresses and sizes, filled in by executor.py.
 
-Owns the records' fields. Numba would pass a tuple of sixty arrays as hundreds of arguments, to every function, and take
-a minute to compile that; a record is one pointer. So a kernel reads `floats_at(buffers.hidden.at)[row · width + column]`
+Owns the records' fields. Numba would pass a tuple of sixty arrays as hundreds of arguments to every function, and take
+a minute to compile that; a record is one pointer. So a kernel reads `floats_at(hidden.at)[row * hidden.width + column]`
 where numpy would say `hidden[row, column]`.
 
 All matrices are row by row, float32 unless said otherwise; `at` is the address of the first element and `width` the

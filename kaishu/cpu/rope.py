@@ -7,6 +7,7 @@ and computed for the positions of the step alone: a table of all positions would
 from __future__ import annotations
 
 import math
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -21,9 +22,9 @@ def rope_frequencies(rope: RopeConfig, head_dim: int) -> NDArray[np.float32]:
     return: [d/2] float32, fastest first; reference/rope.py has the equations and their sources
     """
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    frequencies = (1.0 / np.power(np.float32(rope.theta), exponents)).astype(np.float32)
+    frequencies: NDArray[np.float32] = (1.0 / np.power(np.float32(rope.theta), exponents)).astype(np.float32)
     if rope.kind == "linear":
-        return (frequencies / np.float32(rope.factor)).astype(np.float32)
+        return np.asarray(frequencies / np.float32(rope.factor), np.float32)
     if rope.kind == "yarn":
         return _yarn(frequencies, rope, head_dim)
     if rope.kind == "llama3":
@@ -62,14 +63,14 @@ def _yarn(frequencies: NDArray[np.float32], rope: RopeConfig, head_dim: int) -> 
     width = (high - low) or 0.001
     slowed = np.clip((np.arange(head_dim // 2, dtype=np.float32) - low) / width, 0, 1)
     kept = 1 - slowed
-    return (frequencies / rope.factor * (1 - kept) + frequencies * kept).astype(np.float32)
+    return np.asarray(frequencies / rope.factor * (1 - kept) + frequencies * kept, np.float32)
 
 
 def _llama3(frequencies: NDArray[np.float32], rope: RopeConfig) -> NDArray[np.float32]:
     assert rope.original_positions is not None, "config.py requires the original context for llama3"
     turns = rope.original_positions * frequencies / (2 * math.pi)
     kept = np.clip((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0, 1)
-    return ((1 - kept) * frequencies / rope.factor + kept * frequencies).astype(np.float32)
+    return np.asarray((1 - kept) * frequencies / rope.factor + kept * frequencies, np.float32)
 
 
 @njit(**KERNEL)

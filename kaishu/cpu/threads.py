@@ -63,7 +63,7 @@ def _let_others_run(typing: Any) -> Any:
 
 
 @njit(**INLINE)
-def barrier(shared: Any, ranks: int) -> None:
+def barrier(shared, ranks):
     """Wait until every rank is here. Spins a little, then yields: a rank without a core isn't kept from it."""
     if ranks == 1:
         return
@@ -80,7 +80,7 @@ def barrier(shared: Any, ranks: int) -> None:
 
 
 @njit(**INLINE)
-def claim(shared: Any, stage: int, pieces: int) -> int:
+def claim(shared, stage, pieces):
     """The next `pieces` pieces of a stage, which are this rank's alone; return: the first of them."""
     return _add(shared, COUNTERS + stage * LINE, pieces)
 

@@ -22,18 +22,12 @@ from numba.extending import intrinsic, models, overload, register_model
 
 from kaishu.cpu.target import current_target
 
-I8, I16, I32, I64, F16, F32 = (
-    ir.IntType(8),
-    ir.IntType(16),
-    ir.IntType(32),
-    ir.IntType(64),
-    ir.HalfType(),
-    ir.FloatType(),
-)
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+F16, F32 = ir.HalfType(), ir.FloatType()
 ELEMENTS = {"float32": F32, "int32": I32, "int16": I16, "int8": I8}
 # No reassociation, no contraction: a sum is computed as it is written, on every CPU and at every place it is inlined.
-KERNEL = {"nogil": True, "error_model": "numpy", "boundscheck": False}
-INLINE = {**KERNEL, "forceinline": True}
+KERNEL: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+INLINE: dict[str, Any] = {**KERNEL, "forceinline": True}
 
 
 class Vector(types.Type):  # type: ignore[misc]
@@ -235,6 +229,20 @@ def store_int8(typing: Any, pointer: Any, index: Any, value: Any) -> Any:
 
 
 @intrinsic
+def prefetch(typing: Any, pointer: Any, index: Any) -> Any:
+    """Have the cache line of pointer[index] fetched; any address will do, also beyond the end."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = builder.bitcast(builder.gep(arguments[0], [arguments[1]]), I8.as_pointer())
+        function_type = ir.FunctionType(ir.VoidType(), [place.type, I32, I32, I32])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        builder.call(function, [place, ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)])
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.int64), generate
+
+
+@intrinsic
 def splat(typing: Any, value: Any) -> Any:
     """A float32 in every lane."""
     result = floats()
@@ -288,9 +296,9 @@ _OPERATIONS = {
 
 def _overloaded(symbol: Any, operation: Any) -> None:
     @overload(symbol, inline="always")
-    def of_vectors(a, b):  # type: ignore[no-untyped-def]  # Numba compares this signature with the lambda's
+    def of_vectors(a, b):  # Numba compares this signature with the lambda's
         if isinstance(a, Vector) and isinstance(b, Vector):
-            return lambda a, b: operation(a, b)
+            return lambda a, b: operation(a, b)  # noqa: PLW0108  # Numba wants a function of its own
         return None
 
 
@@ -385,26 +393,3 @@ def exponential(x: Any) -> Any:
     one = splat(np.float32(1.0))
     series = fma(series, r, one)
     return fma(series, r, one) * power_of_two(whole)
-
-
-@njit(**KERNEL)
-def bfloat_bits(value: Any) -> Any:
-    """A float32 to the bits of the nearest bfloat16, ties to even; a NaN stays one."""
-    bits = np.float32(value).view(np.uint32)
-    if value != value:
-        return np.uint16((bits >> np.uint32(16)) | np.uint32(0x40))
-    return np.uint16(np.uint32(bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
-
-
-@njit(**KERNEL)
-def bfloat_value(bits: Any) -> Any:
-    """The bits of a bfloat16 to float32."""
-    return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
-
-
-@njit(**KERNEL)
-def half_value(bits: Any) -> Any:
-    """The bits of a finite float16 to float32."""
-    wide = np.uint32(bits)
-    size = np.uint32((wide & np.uint32(0x7FFF)) << np.uint32(13)).view(np.float32) * np.float32(2.0**112)
-    return -size if wide & np.uint32(0x8000) else size
