@@ -7,11 +7,12 @@ request runs at a time.
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from kaishu.checkpoint import Checkpoint, open_checkpoint
 from kaishu.checkpoint.hub import Progress, resolve
 from kaishu.config import ModelConfig
 from kaishu.errors import ContextLengthError, InvalidParameterError, InvalidRequestError, TemplateError
+from kaishu.executors import ExecutorName, HeadName, Say, WeightsName, choose, make_executor
 from kaishu.generation import PREFILL_CHUNK_TOKENS, Generation, Limits
 from kaishu.results import ChatCompletion, ChatEnd, Completion, CompletionEnd, TextDelta
 from kaishu.sampling import SamplingParams
@@ -28,9 +30,7 @@ from kaishu.text.channels import ChannelCollector, ChannelDelta, ChannelParser
 from kaishu.text.template import ChatTemplate, RenderedPrompt
 from kaishu.text.tokenizer import Tokenizer
 
-PAGE_TOKENS = 16
 MAX_THREADS = 1024
-DtypeName = Literal["float32", "bfloat16"]
 Message = Mapping[str, Any]
 Tool = Mapping[str, Any]
 
@@ -39,12 +39,15 @@ class LLM:
     """A loaded model.
 
     model:          "tiny" (bundled), a folder, or a name on a hub such as "Qwen/Qwen3-0.6B"
-    executor:       "reference" computes with the PyTorch model; "auto" takes the best there is, today the same
-    weights:        "float32" or "bf16"; "auto" is float32 on a CPU, and elsewhere bf16 unless the checkpoint is float32
-    device:         any torch device: "cpu", "cuda", "mps"
-    threads:        how many CPU threads compute; None leaves it to torch
+    executor:       "cpu" computes with our kernels, "reference" with the PyTorch model; "auto" is "cpu" on CPUs
+    weights:        "bf16", "int8" or "int4" for the kernels, "float32" or "bf16" for the reference; "auto" is what the
+                    checkpoint stores, as far as the executor has it
+    head:           how the kernels keep the output head: "bf16", "int8" or "int4"; "auto" is bf16 with bf16, else int8
+    device:         "cpu", or for the reference any torch device: "cuda", "mps"
+    threads:        how many CPU threads compute; None for as many as can really run at once
     context_tokens: prompt and output together; None is the model's own limit
     progress:       called while a model is being downloaded, see checkpoint/hub.py
+    say:            told in a sentence what takes long, as compiling kernels the first time; None: to stderr
     raises:         KaishuError of the kind that says what is wrong with the model's files, or InvalidParameterError
     """
 
@@ -52,17 +55,15 @@ class LLM:
         self,
         model: str | Path = "tiny",
         *,
-        executor: Literal["auto", "reference"] = "auto",
-        weights: Literal["auto", "float32", "bf16"] = "auto",
+        executor: ExecutorName = "auto",
+        weights: WeightsName = "auto",
+        head: HeadName = "auto",
         device: str = "cpu",
         threads: int | None = None,
         context_tokens: int | None = None,
         progress: Progress | None = None,
+        say: Say | None = None,
     ) -> None:
-        _check_choice("executor", executor, ("auto", "reference"))
-        _check_choice("weights", weights, ("auto", "float32", "bf16"))
-        if not isinstance(device, str):
-            raise InvalidParameterError("device", device, "a string: the name of a torch device")
         if threads is not None:
             _check_integer("threads", threads, 1, MAX_THREADS)
         self.checkpoint: Checkpoint = open_checkpoint(resolve(str(model), progress=progress))
@@ -70,9 +71,11 @@ class LLM:
         self.context_tokens = _checked_context(context_tokens, self.config.max_position_embeddings)
         self.tokenizer = Tokenizer.from_folder(self.checkpoint.folder)
         self.template = _template(self.checkpoint.folder, self.tokenizer)
-        dtype = _dtype(weights, device, self.config)
-        self.executor: Executor = _reference_executor(self.checkpoint, dtype, device, threads, self.context_tokens)
-        self.description = f"reference executor (PyTorch), {dtype} on {device}"
+        choice = choose(self.config, executor, weights, head, device)
+        self.executor: Executor
+        self.executor, self.description = make_executor(
+            self.checkpoint, choice, threads=threads, context_tokens=self.context_tokens, say=say or _say_on_stderr
+        )
         self.notes: tuple[str, ...] = self.checkpoint.notes
         for note in self.notes:
             warnings.warn(note, stacklevel=2)
@@ -304,11 +307,6 @@ def _merged(params: SamplingParams | None, fields: Mapping[str, Any]) -> Samplin
     return params
 
 
-def _check_choice(field: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise InvalidParameterError(field, value, " or ".join(repr(choice) for choice in allowed))
-
-
 def _check_integer(field: str, value: object, low: int, high: int, *, limit: str = "") -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InvalidParameterError(field, value, f"a whole number from {low} to {limit}{high:,}")
@@ -329,20 +327,5 @@ def _template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | TemplateErro
         return error
 
 
-def _dtype(weights: str, device: str, config: ModelConfig) -> DtypeName:
-    """On a CPU torch computes in float32 at least as fast as in bfloat16, and exactly."""
-    if weights == "auto":
-        return "float32" if device == "cpu" or config.dtype == "float32" else "bfloat16"
-    return "bfloat16" if weights == "bf16" else "float32"
-
-
-def _reference_executor(
-    checkpoint: Checkpoint, dtype: DtypeName, device: str, threads: int | None, context_tokens: int
-) -> Executor:
-    # torch takes most of a second to import, and only this executor needs it.
-    from kaishu.reference.executor import ReferenceExecutor
-    from kaishu.reference.model import Model
-
-    model = Model.from_checkpoint(checkpoint, device=device, dtype=dtype)
-    num_pages = -(-context_tokens // PAGE_TOKENS)
-    return ReferenceExecutor(model, num_pages, PAGE_TOKENS, threads=threads)
+def _say_on_stderr(sentence: str) -> None:
+    print(f"kaishu: {sentence}", file=sys.stderr)

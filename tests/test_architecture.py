@@ -21,7 +21,7 @@ LAYERS = [
     {"checkpoint", "text"},
     {"reference", "cpu"},
     {"results"},
-    {"generation", "engine"},
+    {"generation", "executors", "engine"},
     {"llm"},
     {"server", "lens"},
     {"cli"},

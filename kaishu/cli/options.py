@@ -82,6 +82,8 @@ class ModelOptions:
     """How to load the model. None leaves the choice to LLM."""
 
     weights: str | None = None
+    head: str | None = None
+    executor: str | None = None
     device: str | None = None
     threads: int | None = None
     context_tokens: int | None = None
@@ -107,7 +109,14 @@ _MODEL = "Model"
 MODEL_OPTIONS = OptionGroup(
     {
         "weights": Annotated[
-            str | None, _option("--weights", "How weights are kept in memory: auto, float32 or bf16.", _MODEL, "FORM")
+            str | None,
+            _option("--weights", "How weights are kept in memory: auto, bf16, int8, int4 or float32.", _MODEL, "FORM"),
+        ],
+        "head": Annotated[
+            str | None, _option("--head", "How the output head is kept: auto, bf16, int8 or int4.", _MODEL, "FORM")
+        ],
+        "executor": Annotated[
+            str | None, _option("--executor", "What computes: auto, cpu or reference.", _MODEL, "NAME")
         ],
         "device": Annotated[str | None, _option("--device", "Where to compute: cpu, cuda, mps.", _MODEL, "NAME")],
         "threads": Annotated[int | None, _option("--threads", "CPU threads.", _MODEL, "N")],

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kaishu.batch import TokenBatch
+from kaishu.batch import SequenceTokens, TokenBatch, pack
 from kaishu.checkpoint import Checkpoint
 from kaishu.cpu.attention import SEGMENT
 from kaishu.cpu.buffers import StepBuffers
@@ -52,6 +52,7 @@ class CpuExecutor:
         self._model, self._model_arrays = _model_record(layout, memory)
         self._shared = shared_state(num_stages(layout.config.num_hidden_layers))
         self._buffers = StepBuffers(layout, ranks.count, self._tile_rows)
+        self._compile()
 
     @classmethod
     def from_checkpoint(
@@ -61,7 +62,8 @@ class CpuExecutor:
         weights: WeightKind = "bf16",
         head: WeightKind | None = None,
         threads: int | None = None,
-        num_pages: int,
+        num_pages: int | None = None,
+        context_tokens: int | None = None,
         page_tokens: int | None = None,
         cache: Path | None = None,
         say: Callable[[str], None] = lambda _: None,
@@ -70,6 +72,8 @@ class CpuExecutor:
 
         head:        the head's kind; None for the same as the layers
         threads:     ranks; None for as many as can really run at once
+        num_pages:      P; None for as many as one sequence of `context_tokens` needs
+        context_tokens: how many positions a sequence may have; None for the model's own limit
         page_tokens: p, a multiple of twice the lanes; None for that multiple that is at least 16
         cache:       where packed weights and compiled kernels are kept; None for Kaishu's own folder
         say:         told, in a sentence, what takes long or couldn't be kept
@@ -94,7 +98,10 @@ class CpuExecutor:
         )
         if packed.note:
             say(packed.note)
-        return cls(layout, packed.data, ranks, num_pages, page_tokens or padded(16, 2 * lanes))
+        page_tokens = page_tokens or padded(16, 2 * lanes)
+        if num_pages is None:
+            num_pages = -(-(context_tokens or checkpoint.config.max_position_embeddings) // page_tokens)
+        return cls(layout, packed.data, ranks, num_pages, page_tokens)
 
     @property
     def page_tokens(self) -> int:
@@ -132,6 +139,14 @@ class CpuExecutor:
     def close(self) -> None:
         """End the ranks' threads."""
         self._ranks.close()
+
+    def _compile(self) -> None:
+        """Compile the step, or load its machine code, now and not with the first token."""
+        import numba
+
+        step, _, _ = self._step_record(pack([SequenceTokens([0], 0, (0,))]))
+        arguments = (0, self._ranks.count, self._shared, self._model, step, self._buffers.record, self._pages)
+        forward.compile(tuple(numba.typeof(argument) for argument in arguments))
 
     def _step_record(self, batch: TokenBatch) -> tuple[Any, list[NDArray[np.int32]], int]:
         """return: STEP, the arrays it points to, how many pieces attention has"""
