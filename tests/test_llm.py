@@ -110,7 +110,9 @@ def test_logits_of_a_long_text_are_computed_in_chunks_and_equal_transformers(llm
     model = AutoModelForCausalLM.from_pretrained(llm.checkpoint.folder, dtype=torch.float32)
     with torch.inference_mode():
         expected = model(torch.tensor([ids])).logits[0].numpy()
-    assert np.abs(llm.logits(ids) - expected).max() < 1e-3
+    assert np.abs(kaishu.LLM("tiny", executor="reference").logits(ids) - expected).max() < 1e-3
+    difference = np.abs(llm.logits(ids) - expected)  # the kernels keep keys and values in bfloat16
+    assert difference.max() < 0.2 and difference.mean() < 0.02
 
 
 def test_the_models_defaults_fill_what_the_request_leaves_out(llm: kaishu.LLM) -> None:
@@ -254,13 +256,17 @@ def test_errors_of_a_stream_come_when_it_is_made(llm: kaishu.LLM) -> None:
         llm.stream_chat([])
 
 
-@pytest.mark.parametrize("weights", ["float32", "bf16"])
-def test_a_folder_without_a_template_completes_text_but_does_not_chat(own_checkpoint: Any, weights: Any) -> None:
+@pytest.mark.parametrize(
+    ("executor", "weights"), [("reference", "float32"), ("reference", "bf16"), ("cpu", "bf16"), ("cpu", "int4")]
+)
+def test_a_folder_without_a_template_completes_text_but_does_not_chat(
+    own_checkpoint: Any, executor: Any, weights: Any
+) -> None:
     folder: Path = own_checkpoint("dense_tied", with_tokenizer=True)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     del settings["chat_template"]
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    base = kaishu.LLM(folder, weights=weights, executor="reference", device="cpu", threads=2, context_tokens=64)
+    base = kaishu.LLM(folder, weights=weights, executor=executor, device="cpu", threads=2, context_tokens=64)
     completion = base.generate([1, 2, 3], max_tokens=4)
     assert completion.usage.completion_tokens >= 1
     assert base.logits([1, 2, 3]).shape == (3, base.config.vocab_size)
