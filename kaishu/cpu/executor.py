@@ -66,25 +66,27 @@ class CpuExecutor:
         context_tokens: int | None = None,
         page_tokens: int | None = None,
         cache: Path | None = None,
+        packed_folder: Path | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> CpuExecutor:
         """Pack a checkpoint, or map what was packed before, and be ready to compute with it.
 
-        head:        the head's kind; None for the same as the layers
-        threads:     ranks; None for as many as can really run at once
+        head:           the head's kind; None for the same as the layers
+        threads:        ranks; None for as many as can really run at once
         num_pages:      P; None for as many as one sequence of `context_tokens` needs
         context_tokens: how many positions a sequence may have; None for the model's own limit
-        page_tokens: p, a multiple of twice the lanes; None for that multiple that is at least 16
-        cache:       where packed weights and compiled kernels are kept; None for Kaishu's own folder
-        say:         told, in a sentence, what takes long or couldn't be kept
-        raises:      CheckpointError when a file can't be read; OutOfMemoryError
+        page_tokens:    p, a multiple of twice the lanes; None for that multiple that is at least 16
+        cache:          where packed weights and compiled kernels are kept; None for Kaishu's own folder
+        packed_folder:  where packed weights are kept, if elsewhere than in the cache
+        say:            told, in a sentence, what takes long or couldn't be kept
+        raises:         CheckpointError when a file can't be read; OutOfMemoryError
         """
         cache = cache or cache_folder()
         if keep_compiled((forward, *PACKING_KERNELS), kernel_folder(cache / KERNELS_FOLDER)):
             say("Compiling the kernels for this CPU; that is done once and takes about half a minute.")
         ranks, lanes = Ranks(threads or available_threads()), current_target().lanes
         layout = plan_layout(checkpoint.config, weights, head or weights, lanes)
-        packed = PackedStore(cache / PACKED_FOLDER).open_or_pack(
+        packed = PackedStore(packed_folder or cache / PACKED_FOLDER).open_or_pack(
             {
                 "checkpoint": checkpoint.identity,
                 "layout": LAYOUT_VERSION,
@@ -122,6 +124,16 @@ class CpuExecutor:
     def threads(self) -> int:
         """How many ranks compute."""
         return self._ranks.count
+
+    @property
+    def layout(self) -> Layout:
+        """Which weights are kept in which form, and how many bytes they take."""
+        return self._layout
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """What the keys and values of one position take in all layers, the padding of odd head sizes included."""
+        return self._page_memory.itemsize * int(self._pages["page_size"]) // self._page_tokens
 
     def step(self, batch: TokenBatch) -> NDArray[np.float32]:
         """Compute the new tokens of every sequence, keep their keys and values, return the logits that were asked for.
