@@ -12,6 +12,10 @@ import pytest
 
 TinyCheckpoint = Callable[..., Path]
 
+# Packed weights and compiled kernels of tests stay out of the user's own cache, and from one run to the next, because
+# compiling takes half a minute. Set here and not in a fixture, so that every process that a test starts has it too.
+os.environ.setdefault("KAISHU_CACHE", str(Path(__file__).parent.parent / ".cache" / "test-kernels"))
+
 
 @pytest.fixture
 def rng() -> np.random.Generator:
