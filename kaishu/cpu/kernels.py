@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +38,40 @@ def keep_compiled(functions: Iterable[Any], folder: Path) -> bool:
 
     return: whether it isn't there yet, so that the first use will take long
 
-    A folder that can't be written is no error: then they are compiled at every start.
+    A folder that can't be written is no error, nor is a full disk: then they are compiled at every start.
     """
     import numba
 
     is_new = not folder.is_dir() or not any(folder.rglob("*.nbi"))
+    if not _can_keep_files(folder):  # Numba would try __pycache__ next, and there find code of another state
+        return is_new
     kept = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder)  # read when a function's cache is set up, and only then
     try:
         for function in functions:
             function.enable_caching()
+            function._cache.save_overload = _saving_if_possible(function._cache.save_overload)
     except RuntimeError:  # Numba found no place that can be written
         pass
     finally:
         numba.config.CACHE_DIR = kept
     return is_new
+
+
+def _can_keep_files(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
+
+
+def _saving_if_possible(save: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Numba raises what goes wrong while it saves, although the code that it was asked for is there."""
+
+    def save_if_possible(signature: Any, compiled: Any) -> None:
+        with suppress(OSError):
+            save(signature, compiled)
+
+    return save_if_possible
