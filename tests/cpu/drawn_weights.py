@@ -124,7 +124,7 @@ def draw_model(*linears: DrawnLinear, **fields: Any) -> DrawnModel:
         rows, inputs = linear.values.shape
         table.append([KINDS[linear.kind], *offsets, rows, inputs, rows // current_target().lanes])
     memory = np.frombuffer(b"".join(chunks), np.uint8).copy()
-    places_of = np.array(table, np.int64)
+    places_of = np.array(table, np.int64).reshape(-1, 8)
     assert MODEL.names is not None
     nothing = dict.fromkeys(MODEL.names, 0)
     made = record(MODEL, nothing | {"address": address(memory), "linears": address(places_of)} | fields)

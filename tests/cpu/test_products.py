@@ -1,4 +1,4 @@
-"""Products of whole numbers are exact at their extremes; products of bfloat16 and the sums around them are as stated."""
+"""Products of whole numbers are exact at their extremes; those of bfloat16, and all sums, are rounded as stated."""
 
 from __future__ import annotations
 
