@@ -1,0 +1,72 @@
+"""Prints the assembly that the innermost loops would become on some CPU, be it this one or not.
+
+Run as `python -m tests.cpu.generated_code TRIPLE FEATURES`. A process of its own, because Numba keeps what it has
+generated for one target; it runs nothing of what it compiles. Numba makes LLVM's optimised code, which is then
+compiled for the triple by LLVM's own cross compiler, as Numba does on that CPU. Used by test_target.py.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import llvmlite.binding as llvm
+import numba
+from numba import types
+from numba.core import compiler
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+
+from kaishu.cpu import linear, products, target, vector
+from kaishu.cpu.products import WIDE
+from kaishu.cpu.records import ACTIVATIONS
+
+
+def optimised(function, arguments) -> str:
+    """LLVM's text of one function, which calls nothing but instructions; Numba's steps up to machine code."""
+    flags = compiler.Flags()
+    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    flags.error_model = "numpy"
+    context = cpu_target.target_context
+    with global_compiler_lock:
+        compiled = compiler.compile_extra(
+            cpu_target.typing_context, context, function.py_func, arguments, types.void, flags, {}
+        )
+    return str(compiled.library._final_module)  # not yet finalised, because that would make machine code
+
+
+def assembly(text: str, triple: str, features: str) -> str:
+    """The text compiled for another CPU: only its triple and the sizes of its types are exchanged."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple(triple).create_target_machine(features=features, opt=3)
+    kept = [line for line in text.splitlines() if not line.startswith(("target triple", "target datalayout"))]
+    module = llvm.parse_assembly("\n".join(kept))
+    module.triple, module.data_layout = triple, str(machine.target_data)
+    module.verify()
+    tuning = llvm.create_pipeline_tuning_options(speed_level=3)
+    passes = llvm.create_pass_builder(machine, tuning)
+    passes.getModulePassManager().run(module, passes)
+    return str(machine.emit_assembly(module))
+
+
+def main(triple: str, features: str) -> None:
+    enabled = frozenset(word[1:] for word in features.split(",") if word.startswith("+"))
+    chosen = target.target_from(enabled, triple.split("-")[0])
+    vector.current_target = products.current_target = lambda: chosen  # type: ignore[assignment]
+    cpu_target.target_context.refresh()
+    whole, activations = types.int64, numba.from_dtype(ACTIVATIONS)
+    bytes_, halves, floats = (types.CPointer(kind) for kind in (types.uint8, types.uint16, types.float32))
+    integers = (bytes_, halves, halves, whole, activations, whole, floats, whole, whole)
+    bfloats = (halves, whole, floats, whole, whole, floats, whole, whole)
+    for name, function, arguments in (
+        ("int4", linear._int4_tile(WIDE, False), integers),
+        ("int4_minimum", linear._int4_tile(WIDE, True), integers),
+        ("int8", linear._int8_tile(WIDE), integers),
+        ("bf16", linear._bf16_tile(WIDE), bfloats),
+    ):
+        print(f"== {name}")
+        print(assembly(optimised(function, arguments), triple, features))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
