@@ -130,13 +130,14 @@ def test_every_width_is_measured_with_each_engine_in_turn_and_the_first_one_chan
 
 
 class TimedEngine:
-    """An engine whose clock moves by its own work only: 1 s a prompt token, 10 s a step, and 2 s more a sequence."""
+    """An engine whose clock moves by its own work only: 10 s a step, 2 s more a sequence; prompts as in `prefills`."""
 
     vocab_size = 100
 
     def __init__(self) -> None:
         self.now = 0.0
         self.contexts: list[int] = []
+        self.prefills = {40: [300.0, 1.0, 2.0]}  # tokens → seconds a token, of each prompt of that length in turn
 
     def open(self, sequences: int, tokens: int) -> TimedSequences:
         self.now += 1000  # opening isn't part of any measure
@@ -150,7 +151,8 @@ class TimedSequences:
     def prefill(self, prompts: np.ndarray) -> None:
         assert prompts.shape[0] == self.sequences and prompts.dtype == np.int32 and prompts.max() < 100
         self.tokens = prompts.shape[1]
-        self.engine.now += prompts.size
+        seconds = self.engine.prefills.get(self.tokens)
+        self.engine.now += prompts.size * (seconds.pop(0) if seconds else 1.0)
 
     def step(self) -> None:
         self.tokens += 1
@@ -170,7 +172,7 @@ def test_speeds_are_tokens_of_all_sequences_over_the_time_of_the_work_alone(monk
     memory = values.pop("peak_memory_mb")
     assert values == {
         "decode": pytest.approx(1 / 12),
-        "prefill": pytest.approx(1.0),
+        "prefill": pytest.approx((1 + 1 / 2) / 2),  # without the first, which warms up
         "streams_4": pytest.approx(4 / 18),
         "decode_long": pytest.approx(1 / 12),
     }
