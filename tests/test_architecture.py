@@ -21,7 +21,7 @@ LAYERS = [
     {"checkpoint", "text"},
     {"reference", "cpu"},
     {"results"},
-    {"generation", "executors", "engine"},
+    {"generation", "executors", "evaluation", "evaluation_texts", "benchmark", "engine"},
     {"llm"},
     {"server", "lens"},
     {"cli"},

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from kaishu.cli import cache, chat, generate, inspect, pull, tokenize, verify
+from kaishu.cli import bench, cache, chat, generate, inspect, pull, tokenize, verify
+from kaishu.cli import eval as evaluation
 from kaishu.cli.options import as_typed
 from kaishu.cli.printable import printable
 from kaishu.errors import InvalidParameterError, KaishuError
@@ -39,6 +40,8 @@ def build_app() -> typer.Typer:
     app.command("tokenize")(tokenize.tokenize)
     app.command("pull")(pull.pull)
     app.command("verify")(verify.verify)
+    app.command("bench")(bench.bench)
+    app.command("eval")(evaluation.evaluate)
     app.add_typer(cache.build_cache_app(), name="cache")
     return app
 

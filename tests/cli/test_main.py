@@ -12,7 +12,7 @@ import pytest
 
 from kaishu.cli.main import main
 
-COMMANDS = ["chat", "generate", "inspect", "tokenize", "pull", "verify", "cache"]
+COMMANDS = ["chat", "generate", "inspect", "tokenize", "pull", "verify", "bench", "eval", "cache"]
 HEAVY = ["numpy", "torch", "tokenizers", "jinja2", "huggingface_hub", "prompt_toolkit", "httpx", "transformers"]
 
 
