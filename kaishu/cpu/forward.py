@@ -7,6 +7,7 @@ same code: only the number of rows differs. executor.py makes the arguments.
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 from kaishu.cpu.embedding import embed_token
@@ -117,13 +118,17 @@ def _norm_place(model, layer, which):
 
 @njit(**KERNEL)
 def _start(model, step, buffers, shared, stage, ranks):
-    """Embeddings and rotary tables, token by token."""
+    """Embeddings and rotary tables, token by token. The zeros behind a row are written too: layers add to them, and
+    nothing times a row that was no number leaves no zero there."""
     hidden, cos, sin = floats_at(buffers.hidden.at), floats_at(buffers.cos.at), floats_at(buffers.sin.at)
     frequencies, pairs, at_once = floats_at(model.frequencies), buffers.cos.width, _pieces(step.tokens, ranks, 1)
     first = claim(shared, stage, at_once)
     while first < step.tokens:
         for token in range(first, min(step.tokens, first + at_once)):
-            embed_token(model, int32_at(step.token_ids)[token], hidden, token * buffers.hidden.width)
+            row = token * buffers.hidden.width
+            embed_token(model, int32_at(step.token_ids)[token], hidden, row)
+            for k in range(model.hidden_size, buffers.hidden.width):
+                hidden[row + k] = np.float32(0.0)
             position = int32_at(step.positions)[token]
             rotary_row(position, frequencies, pairs, model.rotary_factor, cos, sin, token * pairs)
         first = claim(shared, stage, at_once)
@@ -220,10 +225,12 @@ def _rotate_and_keep(model, buffers, layer, step, pages, rank, shared, stage, ra
 
 @njit(**KERNEL)
 def _copied(model, buffers, index, rank):
-    """A head to the rank's scratch row, which has zeros behind it; return: where that row starts"""
+    """A head to the rank's scratch row, and zeros behind it; return: where that row starts"""
     source, heads, start = floats_at(buffers.qkv.at), floats_at(buffers.heads.at), rank * buffers.heads.width
     for channel in range(model.head_dim):
         heads[start + channel] = source[index + channel]
+    for channel in range(model.head_dim, buffers.heads.width):
+        heads[start + channel] = np.float32(0.0)
     return start
 
 
