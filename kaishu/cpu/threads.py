@@ -13,7 +13,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -92,31 +92,34 @@ def shared_state(stages: int) -> Any:
     return np.zeros(COUNTERS + stages * LINE, np.int64)
 
 
-def available_threads() -> int:
-    """How many threads can really run at once: the smallest of affinity, physical cores and the cgroup's quota."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(affinity, _physical_cores() or affinity, _quota() or affinity))
+def available_threads(root: Path = Path("/")) -> int:
+    """How many threads can really run at once: the smallest of affinity, physical cores and the cgroup's quota.
+
+    root: where /sys and /proc are
+    """
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    return max(1, min(len(cpus), _physical_cores(root, cpus) or len(cpus), _quota(root) or len(cpus)))
 
 
-def _physical_cores() -> int | None:
-    """Cores without their second hardware threads, which share the vector units; None where it can't be known."""
+def _physical_cores(root: Path, cpus: Iterable[int]) -> int | None:
+    """The cores that these CPUs are on: hardware threads of one core share its vector units. None if unknown."""
     cores = set()
-    for folder in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology"):
+    for cpu in cpus:
         try:
-            cores.add((folder / "thread_siblings_list").read_text())
+            cores.add((root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
         except OSError:
             return None
     return len(cores) or None
 
 
-def _quota() -> int | None:
+def _quota(root: Path) -> int | None:
     """CPUs that the control group allows, rounded up; None without a limit."""
     try:
-        group = Path("/proc/self/cgroup").read_text().strip().splitlines()[-1].rpartition(":")[2].lstrip("/")
+        group = (root / "proc/self/cgroup").read_text().strip().splitlines()[-1].rpartition(":")[2].lstrip("/")
     except (OSError, IndexError):
         return None
     limits = []
-    folder = Path("/sys/fs/cgroup")
+    folder = root / "sys/fs/cgroup"
     for part in ("", *Path(group).parts):
         folder = folder / part
         try:
@@ -128,38 +131,77 @@ def _quota() -> int | None:
     return min(limits, default=None)
 
 
+Work = Callable[[int], None]
+
+
+class _Run:
+    """What the other ranks say of one piece of work: a problem or None, from each when it is done."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.said: list[BaseException | None] = []
+        self._one_is_done: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def do(self, rank: int) -> None:
+        """A rank's part, and then its word."""
+        self.said.append(_problem_in(self.work, rank))
+        self._one_is_done.put(None)
+
+    def wait(self, ranks: int) -> BaseException | None:
+        """Wait until so many have done their part. They can't be interrupted, and use the caller's memory: so neither
+        can the wait, unless somebody tries a second time. return: the interrupt, or else some rank's problem"""
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                while len(self.said) < ranks:  # counted here, because an interrupt can come with what `get` returns
+                    self._one_is_done.get()
+                return interrupt or next((problem for problem in self.said if problem is not None), None)
+            except KeyboardInterrupt as problem:
+                if interrupt is not None:
+                    raise
+                interrupt = problem
+
+
 class Ranks:
     """Threads 1 to n - 1, waiting for work; rank 0 is whoever calls."""
 
     def __init__(self, count: int) -> None:
-        self.count = count
-        self._work: list[queue.SimpleQueue[Callable[[int], None] | None]] = [
-            queue.SimpleQueue() for _ in range(count - 1)
-        ]
-        self._done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        for rank, work in enumerate(self._work, start=1):
-            threading.Thread(target=self._serve, args=(rank, work), daemon=True, name=f"kaishu-rank-{rank}").start()
+        self.count, self._is_closed = count, False
+        self._waiting: list[queue.SimpleQueue[_Run | None]] = [queue.SimpleQueue() for _ in range(count - 1)]
+        for rank, waiting in enumerate(self._waiting, start=1):
+            threading.Thread(target=_serve, args=(rank, waiting), daemon=True, name=f"kaishu-rank-{rank}").start()
 
-    def run(self, work: Callable[[int], None]) -> None:
-        """Have every rank do its part of `work` at the same time; return when all have."""
-        for waiting in self._work:
-            waiting.put(work)
-        work(0)
-        problems = [self._done.get() for _ in self._work]
-        for problem in problems:
-            if problem is not None:
-                raise problem
+    def run(self, work: Work) -> None:
+        """Have every rank do its part of `work` at the same time; return when all have.
+
+        raises: what a rank raised, but not before all are done
+        """
+        assert not self._is_closed, "the threads have ended"
+        run = _Run(work)
+        for waiting in self._waiting:
+            waiting.put(run)
+        own = _problem_in(work, 0)
+        problem = run.wait(len(self._waiting)) or own
+        if problem is not None:
+            raise problem
 
     def close(self) -> None:
-        """End the threads."""
-        for waiting in self._work:
+        """End the threads; once more does nothing."""
+        self._is_closed = True
+        for waiting in self._waiting:
             waiting.put(None)
 
-    def _serve(self, rank: int, work: queue.SimpleQueue[Callable[[int], None] | None]) -> None:
-        while (job := work.get()) is not None:
-            try:
-                job(rank)
-            except BaseException as problem:
-                self._done.put(problem)
-            else:
-                self._done.put(None)
+
+def _serve(rank: int, waiting: queue.SimpleQueue[_Run | None]) -> None:
+    while (run := waiting.get()) is not None:
+        run.do(rank)
+        del run  # or the last step's memory would be kept until the next
+
+
+def _problem_in(work: Work, rank: int) -> BaseException | None:
+    """Do a rank's part; return: what it raised"""
+    try:
+        work(rank)
+    except BaseException as problem:
+        return problem
+    return None
