@@ -37,8 +37,9 @@ class StepBuffers:
         wanted = (max(rows, self._room[0]), max(logit_rows, self._room[1]), max(pieces, self._room[2]))
         if wanted == self._room:
             return
-        self._room, self._arrays = wanted, []
+        self._room, self._arrays = (0, 0, 0), []  # should there be no memory, the next step has to ask again
         self.record = record(BUFFERS, self._dense(*wanted[:2]) | self._attention(wanted[2]) | self._experts(wanted[0]))
+        self._room = wanted
 
     def _zeros(self, *shape: int, dtype: Any = np.float32) -> NDArray[Any]:
         array = np.zeros(shape, dtype)

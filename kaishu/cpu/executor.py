@@ -19,7 +19,7 @@ from kaishu.cpu.attention import SEGMENT
 from kaishu.cpu.buffers import StepBuffers
 from kaishu.cpu.forward import forward, num_stages
 from kaishu.cpu.kernels import keep_compiled, kernel_folder
-from kaishu.cpu.layout import LAYOUT_VERSION, Layout, WeightKind, padded, plan_layout
+from kaishu.cpu.layout import LAYOUT_VERSION, Layout, WeightKind, plan_layout
 from kaishu.cpu.packing import PACKING_KERNELS, pack_model
 from kaishu.cpu.pages import allocate_pages
 from kaishu.cpu.records import MODEL, STEP, address, record
@@ -44,8 +44,9 @@ class CpuExecutor:
         """Use a packed model.
 
         memory:      [layout.num_bytes] uint8, as pack_model left it
-        page_tokens: p, a multiple of twice the lanes
+        page_tokens: p, a multiple of twice the lanes that divides attention's segments of 256
         """
+        assert page_tokens % (2 * layout.lanes) == 0 and SEGMENT % page_tokens == 0, "whole blocks, whole segments"
         self._layout, self._memory, self._ranks = layout, memory, ranks
         self._num_pages, self._page_tokens, self._tile_rows = num_pages, page_tokens, current_target().tokens
         self._pages, self._page_memory = allocate_pages(layout.config, num_pages, page_tokens, layout.lanes)
@@ -100,7 +101,7 @@ class CpuExecutor:
         )
         if packed.note:
             say(packed.note)
-        page_tokens = page_tokens or padded(16, 2 * lanes)
+        page_tokens = page_tokens or 2 * lanes
         if num_pages is None:
             num_pages = -(-(context_tokens or checkpoint.config.max_position_embeddings) // page_tokens)
         return cls(layout, packed.data, ranks, num_pages, page_tokens)
@@ -140,6 +141,7 @@ class CpuExecutor:
 
         return: [R, V] float32
         """
+        self._check(batch)
         step, arrays, pieces = self._step_record(batch)
         self._buffers.make_room(len(batch.token_ids), len(batch.logit_rows), pieces)
         self._shared[:] = 0
@@ -159,6 +161,15 @@ class CpuExecutor:
         step, _, _ = self._step_record(pack([SequenceTokens([0], 0, (0,))]))
         arguments = (0, self._ranks.count, self._shared, self._model, step, self._buffers.record, self._pages)
         forward.compile(tuple(numba.typeof(argument) for argument in arguments))
+
+    def _check(self, batch: TokenBatch) -> None:
+        """Kernels read and write where the batch says, so what it says has to be there."""
+        used = batch.positions[batch.query_starts[1:] - 1] // self._page_tokens + 1  # [B] pages
+        assert used.max() <= batch.page_table.shape[1], "the page table covers every position of the sequences"
+        pages = batch.page_table[np.arange(batch.page_table.shape[1]) < used[:, None]]
+        assert ((pages >= 0) & (pages < self._num_pages)).all(), "the page table has only pages that exist"
+        ids = batch.token_ids
+        assert ((ids >= 0) & (ids < self.vocab_size)).all(), "there are only ids that the embedding has a row for"
 
     def _step_record(self, batch: TokenBatch) -> tuple[Any, list[NDArray[np.int32]], int]:
         """return: STEP, the arrays it points to, how many pieces attention has"""
