@@ -7,17 +7,16 @@ modules satisfy them; one_process.py drives them.
 
 from __future__ import annotations
 
-import re
-import resource
 import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kaishu.benchmark import peak_memory_bytes
 
 DECODE = "decode"
 PREFILL = "prefill"
@@ -91,7 +90,7 @@ def measure(engine: Engine, work: Work, *, seed: int) -> Iterator[tuple[str, flo
         decode = _decode_speed(engine, work, random, sequences=1, prompt=work.short_prompt)
     yield DECODE, decode
     yield PREFILL, _prefill_speed(engine, work, random)
-    yield PEAK_MEMORY, peak_memory_mb()
+    yield PEAK_MEMORY, peak_memory_bytes() / 1e6
     for streams in work.streams:
         yield (
             streams_measure(streams),
@@ -130,13 +129,3 @@ def _prefill_speed(engine: Engine, work: Work, random: np.random.Generator) -> f
         speeds.append(work.prompt_tokens / (time.perf_counter() - start))
         opened.close()
     return statistics.median(speeds[1:])
-
-
-def peak_memory_mb() -> float:
-    """The most memory that this process has had at once, touched parts of mapped files included, in 10^6 bytes."""
-    status = Path("/proc/self/status")
-    if status.exists():  # ru_maxrss would begin with the parent's peak
-        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
-        assert found is not None
-        return int(found[1]) * 1024 / 1e6
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6  # macOS counts bytes
