@@ -1,0 +1,55 @@
+"""Kernels that are compiled once for all tests, and tiny packed models that tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kaishu.cpu.executor import CpuExecutor
+from kaishu.cpu.forward import forward
+from kaishu.cpu.kernels import keep_compiled, kernel_folder
+from kaishu.cpu.packing import PACKING_KERNELS
+from kaishu.cpu.store import KERNELS_FOLDER, cache_folder
+from tests.cpu.packed_models import PackedModel, packed_model
+
+
+@pytest.fixture(scope="session")
+def kept_kernels() -> None:
+    """The kernels, from the tests' cache (see tests/conftest.py) or compiled into it, which takes half a minute."""
+    keep_compiled((forward, *PACKING_KERNELS), kernel_folder(cache_folder() / KERNELS_FOLDER))
+
+
+@pytest.fixture(scope="session")
+def packed(kept_kernels: None, tiny_checkpoint: Any) -> Callable[..., PackedModel]:
+    """`packed(kind, weights, head=None, **options)`: a tiny checkpoint, packed once a session. Don't change it.
+
+    kind, options: as for tiny_checkpoint
+    weights, head: as for CpuExecutor.from_checkpoint
+    """
+    from kaishu.checkpoint import open_checkpoint
+
+    made: dict[str, PackedModel] = {}
+
+    def model_of(kind: str, weights: str = "bf16", head: str | None = None, **options: Any) -> PackedModel:
+        key = f"{kind} {weights} {head} {sorted(options.items())}"
+        if key not in made:
+            made[key] = packed_model(open_checkpoint(tiny_checkpoint(kind, **options)), weights, head)
+        return made[key]
+
+    return model_of
+
+
+@pytest.fixture
+def start(kept_kernels: None) -> Iterator[Callable[..., CpuExecutor]]:
+    """`start(model, threads=1, num_pages=…, page_tokens=None)`: an executor, closed when the test is over."""
+    running: list[CpuExecutor] = []
+
+    def started(model: PackedModel, **options: Any) -> CpuExecutor:
+        running.append(model.executor(**options))
+        return running[-1]
+
+    yield started
+    for executor in running:
+        executor.close()

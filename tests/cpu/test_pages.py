@@ -1,0 +1,122 @@
+"""Pages of keys and values: the layout as the module's docstring draws it, and memory only for what is used."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kaishu.batch import SequenceTokens, pack
+from kaishu.cpu.layout import GROUP, padded
+from kaishu.reference.caches import RecomputeCache
+from tests.cpu.packed_models import from_bfloat16, logits_of, to_bfloat16
+from tests.memory import run_measured
+from tests.reference.parity import random_ids
+
+
+def scalar_reading(memory, layout, page_tokens, page, layer, head):
+    """One page's keys and values of one layer and head, element by element, as the docstring says.
+
+    return: [p, d] and [p, d], d with its padding
+    """
+    lanes, head_dim = layout.lanes, padded(layout.config.head_dim, GROUP)
+    size, heads = head_dim * page_tokens, layout.config.num_key_value_heads
+    page_size = 2 * size * heads * layout.config.num_hidden_layers
+    start = page * page_size + (layer * heads + head) * 2 * size
+    keys, values = np.zeros((2, page_tokens, head_dim), np.uint16)
+    for block in range(page_tokens // lanes):
+        for pair in range(head_dim // 2):
+            for lane in range(lanes):
+                for which in range(2):
+                    index = ((block * (head_dim // 2) + pair) * lanes + lane) * 2 + which
+                    keys[block * lanes + lane, 2 * pair + which] = memory[start + index]
+    for block in range(head_dim // lanes):
+        for pair in range(page_tokens // 2):
+            for lane in range(lanes):
+                for which in range(2):
+                    index = ((block * (page_tokens // 2) + pair) * lanes + lane) * 2 + which
+                    values[2 * pair + which, block * lanes + lane] = memory[start + size + index]
+    return from_bfloat16(keys), from_bfloat16(values)
+
+
+class ListeningCache(RecomputeCache):
+    """Remembers what the reference model stored: (keys, values) of each layer."""
+
+    def __init__(self):
+        self.stored = []
+
+    def append(self, layer, batch, keys, values):
+        self.stored.append((keys.numpy().copy(), values.numpy().copy()))
+        return super().append(layer, batch, keys, values)
+
+
+@pytest.mark.parametrize("page_tokens", [32, 64, 256])
+@pytest.mark.parametrize("kind", ["dense_untied", "odd_head_dim", "qwen2"])
+def test_pages_hold_the_reference_s_keys_and_values_where_the_docstring_says(kind, page_tokens, packed, start):
+    model = packed(kind, dtype="bfloat16", num_hidden_layers=2)
+    config, ids, pages = model.config, random_ids(256, 70), [4, 1, 3]
+    executor = start(model, num_pages=5, page_tokens=page_tokens)
+    logits_of(executor, ids, pages=pages)
+
+    cache, reference = ListeningCache(), model.reference()
+    reference.forward(pack([SequenceTokens(ids, 0)]), cache)
+    for layer, stored in enumerate(cache.stored):
+        for head in range(config.num_key_value_heads):
+            read = [
+                scalar_reading(executor._page_memory, model.layout, page_tokens, page, layer, head) for page in pages
+            ]
+            for found, expected in zip(zip(*read, strict=True), stored, strict=True):
+                rows = np.concatenate(found)[: len(ids)]
+                assert not rows[:, config.head_dim :].any(), "the padding is zeros"
+                # bfloat16 keeps 8 bits: half a step is 2**-9 of a number. Activations of later layers differ more.
+                close = {"rtol": 2**-8, "atol": 1e-5 if layer == 0 else 0.05}
+                np.testing.assert_allclose(rows[:, : config.head_dim], expected[:, head], **close)
+
+
+def test_keys_and_values_are_rounded_to_nearest_even(packed, start):
+    model = packed("llama", dtype="bfloat16", num_hidden_layers=1)
+    cache, ids = ListeningCache(), random_ids(256, 32)
+    executor = start(model, num_pages=1)
+    logits_of(executor, ids)
+    model.reference().forward(pack([SequenceTokens(ids, 0)]), cache)
+    for head in range(model.config.num_key_value_heads):
+        found = scalar_reading(executor._page_memory, model.layout, 32, 0, 0, head)
+        for rows, stored in zip(found, cache.stored[0], strict=True):
+            expected = to_bfloat16(stored[:, head])
+            same = rows[:, : model.config.head_dim] == expected
+            assert same.mean() > 0.97, "only what float rounding pushes over a half may differ"
+
+
+def test_values_of_a_page_are_cleared_when_its_first_position_comes(packed, start):
+    model = packed("dense_untied", dtype="bfloat16", num_hidden_layers=2)
+    executor = start(model, num_pages=2)
+    executor._page_memory[:] = 0x7FC1  # a NaN
+    logits_of(executor, random_ids(256, 40), pages=[1, 0])
+    for layer in range(2):
+        for head in range(model.config.num_key_value_heads):
+            _, values = scalar_reading(executor._page_memory, model.layout, 32, 0, layer, head)
+            assert np.isfinite(values[:8]).all() and not values[8:].any()
+
+
+def test_reserving_a_million_positions_takes_no_memory_until_they_are_used(tmp_path):
+    from tests.tiny_checkpoints import write_tiny_checkpoint
+
+    folder = write_tiny_checkpoint(tmp_path / "model", "dense_untied")
+    words = run_measured(f"""
+from pathlib import Path
+from kaishu.config import ModelConfig
+from kaishu.cpu.pages import allocate_pages
+config = ModelConfig.from_folder(Path({str(folder)!r}))
+before = peak_mb()
+record, memory = allocate_pages(config, 1_000_000 // 32, 32, 16)
+reserved = peak_mb()
+memory[: 1_000 * int(record["page_size"])] = 1
+print(memory.nbytes / 2**20, reserved - before, peak_mb() - before)
+""")
+    address_space, reserved, used = map(float, words)
+    assert address_space > 700
+    assert reserved < 2
+    assert used < 0.05 * address_space
+
+
+def test_a_model_of_no_pages_can_be_made(packed, start):
+    start(packed("dense_untied", dtype="bfloat16", num_hidden_layers=2), num_pages=0)
