@@ -13,7 +13,7 @@ from kaishu.batch import SequenceTokens, pack
 from kaishu.cpu.attention import SEGMENT
 from kaishu.cpu.target import current_target
 from tests.cpu.packed_models import PAGE_TOKENS, activations_after, matrix_after
-from tests.cpu.test_pages import scalar_reading
+from tests.cpu.test_pages import page_as_drawn
 from tests.reference.parity import random_ids
 
 # The largest relative rounding of a number that is kept in bfloat16, and of one in float32.
@@ -25,7 +25,7 @@ def last_layer(model, executor, pages, tokens):
     config, layer = model.config, model.config.num_hidden_layers - 1
     queries = matrix_after(executor, "qkv", tokens)[:, : config.query_size]
     heads = [
-        [scalar_reading(executor._page_memory, model.layout, PAGE_TOKENS, page, layer, head) for page in pages]
+        [page_as_drawn(executor._page_memory, model.layout, PAGE_TOKENS, page, layer, head) for page in pages]
         for head in range(config.num_key_value_heads)
     ]
     keys, values = (
@@ -44,23 +44,22 @@ def attended_exactly(queries, keys, values, start, window):
     sum; the weight's own rounding adds 2**-9. float32 sums of S products are wrong by at most S · 2**-24 of Σ|product|.
     """
     tokens, num_heads, head_dim = queries.shape
-    group, rounding = num_heads // keys.shape[1], BFLOAT if current_target().has_bf16 else 0.0
-    result, allowed = np.zeros((2, tokens, num_heads, head_dim))
-    for token in range(tokens):
-        position = start + token
-        seen = slice(max(0, position + 1 - (window or position + 1)), position + 1)
-        for head in range(num_heads):
-            own, k, v = queries[token, head].astype(float), keys[seen, head // group], values[seen, head // group]
-            products = k * own / np.sqrt(head_dim)
-            scores = products.sum(-1)
-            shares = np.exp(scores - scores.max())
-            shares /= shares.sum()
-            result[token, head] = shares @ v
-            error = np.abs(products).sum(-1).max() * (rounding + (head_dim + 2) * FLOAT)
-            size = shares @ np.abs(v)
-            allowed[token, head] = size * (np.expm1(2 * error) + rounding + (2 * len(k) + 20) * FLOAT)
-            if current_target().has_bf16:  # the attended row itself is rounded for the next linear layer
-                allowed[token, head] += np.abs(result[token, head]) * BFLOAT
+    group, has_bf16 = num_heads // keys.shape[1], current_target().has_bf16
+    rounding, own = BFLOAT if has_bf16 else 0.0, queries.astype(float) / np.sqrt(head_dim)
+    positions, places = np.arange(start, start + tokens)[:, None], np.arange(len(keys))
+    seen = (places <= positions) & (places > positions - (window or len(keys)))  # [t, S]
+    somebody_sees = seen.any(0)[:, None, None]  # what nobody sees may be NaN
+    keys = np.where(somebody_sees, np.repeat(keys, group, axis=1), 0).astype(float)  # [S, H, d]
+    values = np.where(somebody_sees, np.repeat(values, group, axis=1), 0).astype(float)
+    scores = np.where(seen, np.einsum("thd,shd->hts", own, keys), -np.inf)
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    shares /= shares.sum(-1, keepdims=True)
+    result = np.einsum("hts,shd->thd", shares, values)
+    sizes = np.where(seen, np.einsum("thd,shd->hts", np.abs(own), np.abs(keys)), 0).max(-1)  # [H, t]
+    factor = np.expm1(2 * sizes * (rounding + (head_dim + 2) * FLOAT)) + rounding + (2 * seen.sum(-1) + 20) * FLOAT
+    allowed = np.einsum("hts,shd->thd", shares, np.abs(values)) * factor.T[:, :, None]
+    if has_bf16:  # the attended row itself is rounded for the next linear layer
+        allowed += np.abs(result) * BFLOAT
     return result.reshape(tokens, -1), allowed.reshape(tokens, -1)
 
 

@@ -13,29 +13,19 @@ from tests.memory import run_measured
 from tests.reference.parity import random_ids
 
 
-def scalar_reading(memory, layout, page_tokens, page, layer, head):
-    """One page's keys and values of one layer and head, element by element, as the docstring says.
+def page_as_drawn(memory, layout, page_tokens, page, layer, head):
+    """One page's keys and values of one layer and head, each element from where the docstring says that it is.
 
-    return: [p, d] and [p, d], d with its padding
+    return: [p, d] and [p, d] float32, d with its padding
     """
     lanes, head_dim = layout.lanes, padded(layout.config.head_dim, GROUP)
     size, heads = head_dim * page_tokens, layout.config.num_key_value_heads
     page_size = 2 * size * heads * layout.config.num_hidden_layers
     start = page * page_size + (layer * heads + head) * 2 * size
-    keys, values = np.zeros((2, page_tokens, head_dim), np.uint16)
-    for block in range(page_tokens // lanes):
-        for pair in range(head_dim // 2):
-            for lane in range(lanes):
-                for which in range(2):
-                    index = ((block * (head_dim // 2) + pair) * lanes + lane) * 2 + which
-                    keys[block * lanes + lane, 2 * pair + which] = memory[start + index]
-    for block in range(head_dim // lanes):
-        for pair in range(page_tokens // 2):
-            for lane in range(lanes):
-                for which in range(2):
-                    index = ((block * (page_tokens // 2) + pair) * lanes + lane) * 2 + which
-                    values[2 * pair + which, block * lanes + lane] = memory[start + size + index]
-    return from_bfloat16(keys), from_bfloat16(values)
+    slot, channel = np.indices((page_tokens, head_dim))
+    keys = ((slot // lanes * (head_dim // 2) + channel // 2) * lanes + slot % lanes) * 2 + channel % 2
+    values = ((channel // lanes * (page_tokens // 2) + slot // 2) * lanes + channel % lanes) * 2 + slot % 2
+    return from_bfloat16(memory[start + keys]), from_bfloat16(memory[start + size + values])
 
 
 class ListeningCache(RecomputeCache):
@@ -62,7 +52,7 @@ def test_pages_hold_the_reference_s_keys_and_values_where_the_docstring_says(kin
     for layer, stored in enumerate(cache.stored):
         for head in range(config.num_key_value_heads):
             read = [
-                scalar_reading(executor._page_memory, model.layout, page_tokens, page, layer, head) for page in pages
+                page_as_drawn(executor._page_memory, model.layout, page_tokens, page, layer, head) for page in pages
             ]
             for found, expected in zip(zip(*read, strict=True), stored, strict=True):
                 rows = np.concatenate(found)[: len(ids)]
@@ -79,7 +69,7 @@ def test_keys_and_values_are_rounded_to_nearest_even(packed, start):
     logits_of(executor, ids)
     model.reference().forward(pack([SequenceTokens(ids, 0)]), cache)
     for head in range(model.config.num_key_value_heads):
-        found = scalar_reading(executor._page_memory, model.layout, 32, 0, 0, head)
+        found = page_as_drawn(executor._page_memory, model.layout, 32, 0, 0, head)
         for rows, stored in zip(found, cache.stored[0], strict=True):
             expected = to_bfloat16(stored[:, head])
             same = rows[:, : model.config.head_dim] == expected
@@ -93,7 +83,7 @@ def test_values_of_a_page_are_cleared_when_its_first_position_comes(packed, star
     logits_of(executor, random_ids(256, 40), pages=[1, 0])
     for layer in range(2):
         for head in range(model.config.num_key_value_heads):
-            _, values = scalar_reading(executor._page_memory, model.layout, 32, 0, layer, head)
+            _, values = page_as_drawn(executor._page_memory, model.layout, 32, 0, layer, head)
             assert np.isfinite(values[:8]).all() and not values[8:].any()
 
 
