@@ -1,4 +1,4 @@
-"""What float32 arithmetic should give, from float64: products and sums that are rounded once, and units in the last place."""
+"""What float32 arithmetic should give, from float64: sums rounded once, and distances in units in the last place."""
 
 from __future__ import annotations
 

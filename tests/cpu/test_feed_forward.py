@@ -43,10 +43,6 @@ def test_silu_beyond_the_exponentials_range():
     assert np.array_equal(found[3:6], np.float32(x[3:6])) and np.isnan(found[6]) and found[7] == 0
 
 
-def both_inputs(rng, tokens, inputs):
-    return draw_activations(rng.normal(size=(tokens, inputs)))
-
-
 class Gated:
     """gate and up of one kind, and what gated_blocks makes of some rows and blocks; 7 is what wasn't written."""
 
@@ -54,7 +50,7 @@ class Gated:
         self.gate, self.up = (draw_linear(rng, kind, blocks * LANES, inputs, bias=bias) for _ in range(2))
         self.model, self.x, self.width = (
             draw_model(self.gate, self.up),
-            both_inputs(rng, tokens, inputs),
+            draw_activations(rng.normal(size=(tokens, inputs))),
             blocks * LANES,
         )
 

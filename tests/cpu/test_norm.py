@@ -1,4 +1,4 @@
-"""RMS normalisation against the paper's equation in float64; quantised activations against their definition, exactly."""
+"""RMS normalisation against the equation in float64; quantised activations against their definition, exactly."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from kaishu.checkpoint import open_checkpoint
 from kaishu.checkpoint.safetensors import open_safetensors
-from kaishu.cpu.layout import PackedLinear, padded, plan_layout, view
+from kaishu.cpu.layout import PackedLinear, plan_layout, view
 from kaishu.cpu.packing import as_float32, pack_linear, pack_model, unpack
 from kaishu.cpu.threads import Ranks
 from tests.cpu.drawn_weights import KINDS, WHOLE_KINDS, bfloat16_values, places, scale_places

@@ -68,7 +68,7 @@ def test_fields_are_as_written(dtype):
 def test_a_forgotten_or_unknown_field_is_noticed(dtype):
     fields = dict.fromkeys(dtype.names, 1)
     with pytest.raises(AssertionError, match=dtype.names[0]):
-        record(dtype, {name: 1 for name in dtype.names[1:]})
+        record(dtype, dict.fromkeys(dtype.names[1:], 1))
     with pytest.raises(AssertionError, match="unknown"):
         record(dtype, fields | {"unknown": 1})
 
