@@ -31,9 +31,10 @@ def test_what_is_given_arrives():
     }  # fmt: skip
     expected = SamplingParams(**{**given, "logit_bias": {3: -5.0, 4: 1.5}})
     assert SAMPLING_OPTIONS.gather(**given) == expected
-    assert MODEL_OPTIONS.gather(weights="bf16", device="cpu", threads=1, context_tokens=64) == ModelOptions(
-        "bf16", "cpu", 1, 64
-    )
+    loading = {
+        "weights": "bf16", "head": "int8", "executor": "cpu", "device": "cpu", "threads": 1, "context_tokens": 64
+    }  # fmt: skip
+    assert MODEL_OPTIONS.gather(**loading) == ModelOptions(**loading)
 
 
 def test_an_error_calls_the_option_as_the_user_wrote_it():

@@ -7,14 +7,14 @@ import pytest
 
 from kaishu.cpu.kernels import keep_compiled, kernel_folder
 from kaishu.cpu.measure import MEASURING_KERNELS, PIECE_FLOATS, multiply, read_through, turn_operations
-from kaishu.cpu.store import KERNELS_FOLDER
+from kaishu.cpu.store import KERNELS_FOLDER, cache_folder
 from kaishu.cpu.target import current_target
 from kaishu.cpu.threads import Ranks
 
 
 @pytest.fixture(scope="module")
-def kernels(test_cache) -> None:
-    keep_compiled(MEASURING_KERNELS, kernel_folder(test_cache / KERNELS_FOLDER))
+def kernels() -> None:
+    keep_compiled(MEASURING_KERNELS, kernel_folder(cache_folder() / KERNELS_FOLDER))
 
 
 @pytest.fixture(params=[1, 2, 3])
