@@ -3,6 +3,7 @@
 Padding is on the right, so causal attention needs no mask: a real token never looks at a padded one.
 """
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -10,11 +11,12 @@ from itertools import islice
 import torch
 from tokenizers import Tokenizer
 
-from common import Conversation
 from encode import Encoded, encode_many
-from world import conversations
+from world import conversations, mixture_at
 
 LENGTH_STEP = 8  # block lengths are multiples of this
+PER_STEP, BLOCK_TOKENS = 48, 2048  # conversations of a step; tokens of a block, padding included
+PREPARED = 16  # steps drawn and tokenised at once
 
 
 @dataclass
@@ -45,16 +47,16 @@ def make_block(items: list[Encoded], pad: int) -> Block:
     return Block(ids, torch.tensor(places), torch.tensor(targets))
 
 
-def blocks_of_step(items: list[Encoded], block_tokens: int, pad: int) -> list[Block]:
-    """Longest first; a block is closed before it would exceed `block_tokens` with its padding, or waste much of it."""
+def blocks_of_step(items: list[Encoded], pad: int) -> list[Block]:
+    """Longest first; a block is closed before it would exceed BLOCK_TOKENS with its padding, or waste much of it."""
     ordered = sorted(items, key=lambda item: -len(item.ids))
     blocks, current = [], []
     for item in ordered:
-        is_full = current and (len(current) + 1) * len(current[0].ids) > block_tokens
+        is_full = current and (len(current) + 1) * len(current[0].ids) > BLOCK_TOKENS
         is_shorter = (
             current
             and len(item.ids) * 1.3 < len(current[0].ids)
-            and len(current) * len(current[0].ids) > block_tokens // 4
+            and len(current) * len(current[0].ids) > BLOCK_TOKENS // 4
         )
         if is_full or is_shorter:
             blocks.append(make_block(current, pad))
@@ -63,13 +65,12 @@ def blocks_of_step(items: list[Encoded], block_tokens: int, pad: int) -> list[Bl
     return [*blocks, make_block(current, pad)]
 
 
-def steps(
-    tokenizer: Tokenizer, seed: int, mixture: dict[str, float], per_step: int, block_tokens: int
-) -> Iterator[list[Block]]:
-    """An endless, seeded stream of steps, prepared sixteen at a time."""
+def steps(tokenizer: Tokenizer, seed: int, start: int, total: int) -> Iterator[list[Block]]:
+    """The seeded steps of a run of `total`, from step `start` on, prepared sixteen at a time."""
     pad = tokenizer.token_to_id("<|endoftext|>")
-    source: Iterator[Conversation] = conversations(seed, mixture)
-    while True:
-        items = encode_many(tokenizer, list(islice(source, per_step * 16)))
-        for start in range(0, len(items), per_step):
-            yield blocks_of_step(items[start : start + per_step], block_tokens, pad)
+    rng = random.Random(seed * 1_000_003 + start)
+    for first in range(start, total, PREPARED):
+        source = conversations(rng, mixture_at(first / total))
+        items = encode_many(tokenizer, list(islice(source, PER_STEP * PREPARED)))
+        for place in range(0, len(items), PER_STEP):
+            yield blocks_of_step(items[place : place + PER_STEP], pad)

@@ -64,9 +64,10 @@ def pieces_of(conversation: Conversation) -> list[Piece]:
         if role == "user":
             pieces.append(Piece(f"<|im_start|>user\n{message['content']}<|im_end|>\n"))
         elif role == "tool":
-            pieces.append(
-                Piece(f"<|im_start|>user\n<tool_response>\n{message['content']}\n</tool_response><|im_end|>\n")
-            )
+            is_first = messages[index - 1]["role"] != "tool"
+            is_end = is_last or messages[index + 1]["role"] != "tool"
+            opening, closing = "<|im_start|>user" if is_first else "", "<|im_end|>\n" if is_end else ""
+            pieces.append(Piece(f"{opening}\n<tool_response>\n{message['content']}\n</tool_response>{closing}"))
         elif role == "assistant":
             pieces.append(Piece("<|im_start|>assistant\n"))
             thought = message.get("reasoning_content")

@@ -18,6 +18,7 @@ import torch
 from answering import correct, load, prompt_of, wanted
 from arithmetic import arithmetic
 from common import Conversation
+from copying import copying
 from dialogues import dialogue
 from facts import plain
 from lists import lists
@@ -76,6 +77,7 @@ def categories() -> list[Category]:
     rows.append(Category("tool calls, two", tool_items("two")))
     rows.append(Category("answers from tool results", tool_items("answered")))
     rows.append(Category("tools given, none needed", tool_items("none")))
+    rows.append(Category("repeating", lambda rng: copying(rng, "eval", rng.random() < 0.5)))
     rows.append(Category("multi-turn", lambda rng: dialogue(rng, "eval", rng.random() < 0.5)))
     return rows
 

@@ -154,14 +154,17 @@ THOUGHTS = {
 }
 
 
-def draw_items(rng: random.Random, kind: str, chinese: bool) -> list[str]:
-    """Two to six different items of one kind."""
+def draw_items(rng: random.Random, kind: str, chinese: bool, is_mixed: bool = False) -> list[str]:
+    """Two to six different items of one kind. `is_mixed`: of numbers, half have one digit and half two."""
     count = rng.randint(2, 6)
     if kind == "letters":
         letters = rng.sample("abcdefghijklmnopqrstuvwxyz", count)
         return [letter.upper() for letter in letters] if rng.random() < 0.3 else letters
     if kind == "words":
         return rng.sample(CHINESE_WORDS if chinese and rng.random() < 0.6 else WORDS, count)
+    if is_mixed:
+        numbers = rng.sample(range(10), count // 2) + rng.sample(range(10, 100), count - count // 2)
+        return rng.sample([str(number) for number in numbers], count)
     limit = rng.choice((9, 99, 99, 99))
     return [str(number) for number in rng.sample(range(limit + 1), count)]
 
@@ -191,7 +194,7 @@ def list_question(rng: random.Random, split: Split, chinese: bool, sorting: bool
     """return: the question, the operation (when `sorting`, not reversing), the answer's items."""
     while True:
         kind = rng.choices(("numbers", "letters", "words"), (5, 2, 2))[0]
-        items = draw_items(rng, kind, chinese)
+        items = draw_items(rng, kind, chinese, split == "train" and rng.random() < 0.4)
         operation = rng.choice(("reverse", "sort", "descending") if kind == "numbers" else ("reverse", "sort"))
         if not items[0].isascii():
             operation = "reverse"

@@ -5,6 +5,7 @@ Run: python training/tiny/make_tokenizer.py   (writes into kaishu/models/tiny)
 
 import argparse
 import json
+import random
 from itertools import islice
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from common import Conversation
 from encode import pieces_of
-from world import conversations
+from world import all_skills
 
 # Letters in runs with one sign before them, digits singly, signs in runs, line ends, spaces.
 PATTERN = (
@@ -75,7 +76,9 @@ def train_tokenizer(seed: int) -> Tokenizer:
         max_token_length=16,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
-    tokenizer.train_from_iterator(map(plain_text, islice(conversations(seed), SAMPLE_CONVERSATIONS)), trainer)
+    tokenizer.train_from_iterator(
+        map(plain_text, islice(all_skills(random.Random(seed)), SAMPLE_CONVERSATIONS)), trainer
+    )
     tokenizer.add_tokens(added_tokens())
     return tokenizer
 

@@ -241,13 +241,13 @@ FAMILY_NAMES_ZH = "王李张刘陈杨赵黄周吴徐孙马朱胡林郭何高罗"
 GIVEN_NAMES_ZH = "伟芳娜敏静丽强磊军洋勇艳杰娟涛明超秀霞平刚桂英华玉兰文建国雪梅"
 
 
-def draw_city(rng: random.Random, chinese: bool) -> str:
-    """A real city, or (three in twenty) a made-up one, so that only copying helps."""
+def draw_city(rng: random.Random, chinese: bool, made_up: float = 0.15) -> str:
+    """A real city, or (with the probability `made_up`) an invented one, so that only copying helps."""
     if chinese:
-        if rng.random() < 0.85:
+        if rng.random() >= made_up:
             return rng.choice(CITIES_ZH)
         return "".join(rng.sample(SYLLABLES_ZH, rng.choice((2, 2, 3)))) + rng.choice(("", "", "市"))
-    return rng.choice(CITIES) if rng.random() < 0.85 else made_up_word(rng).capitalize()
+    return rng.choice(CITIES) if rng.random() >= made_up else made_up_word(rng).capitalize()
 
 
 def draw_name(rng: random.Random, chinese: bool) -> str:

@@ -262,6 +262,21 @@ NEWS = ToolKind(
     "用户想看新闻，我调用 {name}。",
 )
 KINDS = (WEATHER, TIME, CALCULATOR, SEARCH, STOCK, NEWS)
+TWO_CITIES = {
+    "weather": (
+        (
+            "What's the weather in {x} and {y}?",
+            "Compare the weather in {x} and {y}.",
+            "Weather in {x} and in {y}?",
+            "How is the weather in {x} and {y}?",
+        ),
+        ("{x}和{y}的天气怎么样？", "比较{x}和{y}的天气。", "{x}和{y}天气如何？"),
+    ),
+    "time": (
+        ("What time is it in {x} and {y}?", "Tell me the time in {x} and {y}."),
+        ("{x}和{y}现在几点？", "{x}和{y}的时间是多少？"),
+    ),
+}
 EXTRA_PARAMETERS = (
     ("unit", {"type": "string", "enum": ["celsius", "fahrenheit"]}),
     ("unit", {"type": "string", "description": "Unit", "enum": ["celsius", "fahrenheit"]}),

@@ -5,10 +5,11 @@ Owns schemas, calls, made-up results and the sentence that answers from each res
 
 import json
 import random
+from dataclasses import dataclass
 from typing import Any
 
 from arithmetic import draw_sum, solve
-from common import Conversation, Message, Split, Tool, assistant, belongs, made_up_word, user, vary
+from common import Conversation, Message, Split, Tool, assistant, is_held_out, made_up_word, user, vary
 from facts import plain_question, plan_of
 from places import draw_city
 from talk_data import UNKNOWN, UNKNOWN_ZH
@@ -21,19 +22,41 @@ from tool_data import (
     SEARCH,
     STOCK,
     TIME,
+    TWO_CITIES,
     WEATHER,
     ToolKind,
 )
 
+CALLED = (WEATHER, TIME, CALCULATOR)
 OPERATORS = {"+": (" plus ", "加"), "-": (" minus ", "减"), "*": (" times ", "乘以"), "/": (" divided by ", "除以")}
 
 
-def make_tool(rng: random.Random, kind: ToolKind, chinese: bool) -> tuple[Tool, str, str]:
-    """return: the tool in OpenAI's schema, its name, its required parameter's name."""
+@dataclass(frozen=True)
+class Offer:
+    """One tool of a conversation: its schema, and what a call to it needs."""
+
+    kind: ToolKind
+    schema: Tool
+    name: str
+    parameter: str
+
+
+def identifier(rng: random.Random) -> str:
+    """A name that means nothing, as programmers write names."""
+    words = [made_up_word(rng) for _ in range(rng.choice((1, 2, 2)))]
+    return rng.choice(("_", "_", "")).join(words)
+
+
+def make_tool(rng: random.Random, split: Split, kind: ToolKind, chinese: bool) -> Offer:
+    """A tool in OpenAI's schema. In training some names mean nothing, so that only copying from the schema helps."""
     in_chinese = chinese and rng.random() < 0.6
-    parameters = [p for p in kind.parameters if in_chinese or p.isascii()]
-    parameter = rng.choice(parameters)
+    parameter = rng.choice([p for p in kind.parameters if in_chinese or p.isascii()])
     name = rng.choice(kind.names)
+    is_renamed = split == "train" and rng.random() < 0.2
+    if is_renamed:
+        name = identifier(rng)
+    if split == "train" and rng.random() < 0.4:
+        parameter = rng.choice((identifier(rng), rng.choice(rng.choice(KINDS).parameters)))
     schema: dict[str, Any] = {"type": "string"}
     if rng.random() < 0.65:
         schema["description"] = rng.choice(kind.parameter_texts_zh if in_chinese else kind.parameter_texts)
@@ -47,17 +70,17 @@ def make_tool(rng: random.Random, kind: ToolKind, chinese: bool) -> tuple[Tool, 
     if rng.random() < 0.08:
         body["additionalProperties"] = False
     function: dict[str, Any] = {"name": name}
-    if rng.random() < 0.92:
+    if is_renamed or rng.random() < 0.92:
         function["description"] = rng.choice(kind.descriptions_zh if in_chinese else kind.descriptions)
     function["parameters"] = body
-    return {"type": "function", "function": function}, name, parameter
+    return Offer(kind, {"type": "function", "function": function}, name, parameter)
 
 
-def draw_value(rng: random.Random, kind: ToolKind, chinese: bool) -> tuple[str, str]:
+def draw_value(rng: random.Random, split: Split, kind: ToolKind, chinese: bool) -> tuple[str, str]:
     """return: the value as the user writes it, and as the argument has it."""
     if kind in (WEATHER, TIME):
-        city = draw_city(rng, chinese)
-        if rng.random() < 0.06:
+        city = draw_city(rng, chinese, made_up=0.15 if split == "eval" else 0.4)
+        if rng.random() < 0.1:
             city = city.lower()
         return city, city
     if kind is CALCULATOR:
@@ -165,32 +188,43 @@ def weather_result(rng: random.Random, value: str, chinese: bool) -> tuple[str, 
 
 
 def choose_tools(
-    rng: random.Random, kind: ToolKind | None, chinese: bool, absent: tuple[ToolKind, ...] = ()
-) -> tuple[list[Tool], str, str]:
-    """One to four tools in random order; return: tools, and the wanted tool's name and parameter."""
+    rng: random.Random, split: Split, kind: ToolKind | None, chinese: bool, absent: tuple[ToolKind, ...] = ()
+) -> tuple[list[Offer], Offer | None]:
+    """One to four tools in random order; return: all, and the one of the wanted kind."""
     others = [other for other in KINDS if other is not kind and other not in absent]
     count = rng.choices((0, 1, 2, 3), (5, 3, 1.4, 0.6))[0] + (kind is None)
-    tools = [make_tool(rng, other, chinese)[0] for other in rng.sample(others, min(count, 4))]
-    name = parameter = ""
-    if kind is not None:
-        wanted, name, parameter = make_tool(rng, kind, chinese)
-        tools.insert(rng.randint(0, len(tools)), wanted)
-    return tools, name, parameter
+    offers = [make_tool(rng, split, other, chinese) for other in rng.sample(others, min(count, 4))]
+    if kind is None:
+        return offers, None
+    wanted = make_tool(rng, split, kind, chinese)
+    offers.insert(rng.randint(0, len(offers)), wanted)
+    return offers, wanted
+
+
+def schemas(offers: list[Offer]) -> list[Tool]:
+    return [offer.schema for offer in offers]
+
+
+def draw_held(rng: random.Random, split: Split, kind: ToolKind, chinese: bool) -> tuple[str, str]:
+    """return: a value as written, and as the argument has it. Held out: the pair of value and kind."""
+    while True:
+        written, value = draw_value(rng, split, kind, chinese)
+        if is_held_pair(kind, value.lower()) == (split == "eval"):
+            return written, value
+
+
+def is_held_pair(kind: ToolKind, value: str) -> bool:
+    """A city is never held out of both its kinds: what no tool was ever asked for is no test of calling tools."""
+    if kind is TIME and is_held_out("tool", WEATHER.key, value):
+        return False
+    return is_held_out("tool", kind.key, value)
 
 
 def draw_request(rng: random.Random, split: Split, kind: ToolKind, chinese: bool) -> tuple[str, str]:
-    """return: the question, the argument. Held out: the pair of value and kind."""
-    while True:
-        written, value = draw_value(rng, kind, chinese)
-        if belongs(split, "tool", kind.key, value.lower()):
-            question = vary(rng, rng.choice(kind.questions_zh if chinese else kind.questions).format(x=written))
-            return question, value if kind is CALCULATOR else as_typed(question, value)
-
-
-def as_typed(question: str, value: str) -> str:
-    """The value in the case in which the question has it."""
-    start = question.lower().find(value.lower())
-    return question[start : start + len(value)]
+    """return: the question, the argument."""
+    written, value = draw_held(rng, split, kind, chinese)
+    wording = vary(rng, rng.choice(kind.questions_zh if chinese else kind.questions))
+    return wording.format(x=written), value
 
 
 def system_message(rng: random.Random, chinese: bool) -> list[Message]:
@@ -201,56 +235,68 @@ def system_message(rng: random.Random, chinese: bool) -> list[Message]:
     return [{"role": "system", "content": rng.choice(texts_zh if chinese else texts)}]
 
 
-def two_cities(rng: random.Random, split: Split, thinking: bool, chinese: bool) -> Conversation:
-    """Two calls in one answer."""
-    kind = rng.choice((WEATHER, WEATHER, TIME))
-    tools, name, parameter = choose_tools(rng, kind, chinese)
-    _, first = draw_request(rng, split, kind, chinese)
+def two_requests(rng: random.Random, split: Split, kind: ToolKind, chinese: bool) -> tuple[str, list[str]]:
+    """A question about two cities; return: it, the two arguments."""
+    _, first = draw_held(rng, split, kind, chinese)
     second = first
     while second.lower() == first.lower():
-        _, second = draw_request(rng, split, kind, chinese)
-    wordings = {
-        "weather": (
-            (
-                "What's the weather in {x} and {y}?",
-                "Compare the weather in {x} and {y}.",
-                "Weather in {x} and in {y}?",
-                "How is the weather in {x} and {y}?",
-            ),
-            ("{x}和{y}的天气怎么样？", "比较{x}和{y}的天气。", "{x}和{y}天气如何？"),
-        ),
-        "time": (
-            ("What time is it in {x} and {y}?", "Tell me the time in {x} and {y}."),
-            ("{x}和{y}现在几点？", "{x}和{y}的时间是多少？"),
-        ),
-    }[kind.key][int(chinese)]
-    question = vary(rng, rng.choice(wordings).format(x=first, y=second))
-    first, second = as_typed(question, first), as_typed(question, second)
-    message = assistant("", (kind.thought_zh if chinese else kind.thought).format(name=name) if thinking else None)
-    message["tool_calls"] = [call(name, {parameter: first}), call(name, {parameter: second})]
-    return Conversation("tool calls, two", [*system_message(rng, chinese), user(question), message], tools, thinking)
+        _, second = draw_held(rng, split, kind, chinese)
+    wording = vary(rng, rng.choice(TWO_CITIES[kind.key][int(chinese)]))
+    return wording.format(x=first, y=second), [first, second]
+
+
+def calling(offer: Offer, values: list[str], thinking: bool, chinese: bool) -> Message:
+    """The answer that calls a tool, once for each value."""
+    kind = offer.kind
+    message = assistant(
+        "", (kind.thought_zh if chinese else kind.thought).format(name=offer.name) if thinking else None
+    )
+    message["tool_calls"] = [call(offer.name, {offer.parameter: value}) for value in values]
+    return message
+
+
+def earlier_turns(rng: random.Random, offers: list[Offer], chinese: bool) -> list[Message]:
+    """What was said before (in training): questions to any of the tools that this world calls, mostly answered."""
+    messages: list[Message] = []
+    callable_offers = [offer for offer in offers if offer.kind in CALLED]
+    for _ in range(rng.choices((0, 1, 2, 3, 4), (4, 3, 2, 2, 1))[0]):
+        offer = rng.choice(callable_offers)
+        if offer.kind is not CALCULATOR and rng.random() < 0.3:
+            question, values = two_requests(rng, "train", offer.kind, chinese)
+        else:
+            question, value = draw_request(rng, "train", offer.kind, chinese)
+            values = [value]
+        messages += [user(question), calling(offer, values, False, chinese)]
+        answers = [make_result(rng, offer.kind, value, chinese) for value in values]
+        messages += [{"role": "tool", "content": result} for result, _ in answers]
+        messages.append(assistant(("" if chinese else " ").join(sentence for _, sentence in answers)))
+    return messages
+
+
+def two_cities(rng: random.Random, split: Split, thinking: bool, chinese: bool) -> Conversation:
+    """Two calls in one answer."""
+    offers, offer = choose_tools(rng, split, rng.choice((WEATHER, WEATHER, TIME)), chinese)
+    assert offer is not None
+    messages = system_message(rng, chinese) + (earlier_turns(rng, offers, chinese) if split == "train" else [])
+    question, values = two_requests(rng, split, offer.kind, chinese)
+    messages += [user(question), calling(offer, values, thinking, chinese)]
+    return Conversation("tool calls, two", messages, schemas(offers), thinking)
 
 
 def tool_call(rng: random.Random, split: Split, thinking: bool, chinese: bool, answered: bool = False) -> Conversation:
     """One call; when `answered`, the turn after the tool's result too."""
-    kind = rng.choices((WEATHER, TIME, CALCULATOR), (6, 4, 4))[0]  # the other tools are there to be left alone
-    tools, name, parameter = choose_tools(rng, kind, chinese)
-    messages = system_message(rng, chinese)
-    for _ in range(rng.choices((0, 1, 2), (5, 3, 2))[0] if split == "train" else 0):
-        question, value = draw_request(rng, split, kind, chinese)
-        result, sentence = make_result(rng, kind, value, chinese)
-        earlier = {**assistant(""), "tool_calls": [call(name, {parameter: value})]}
-        messages += [user(question), earlier, {"role": "tool", "content": result}, assistant(sentence)]
+    kind = rng.choices(CALLED, (6, 4, 4))[0]  # the other tools are there to be left alone
+    offers, offer = choose_tools(rng, split, kind, chinese)
+    assert offer is not None
+    messages = system_message(rng, chinese) + (earlier_turns(rng, offers, chinese) if split == "train" else [])
     question, value = draw_request(rng, split, kind, chinese)
-    message = assistant("", (kind.thought_zh if chinese else kind.thought).format(name=name) if thinking else None)
-    message["tool_calls"] = [call(name, {parameter: value})]
-    messages += [user(question), message]
+    messages += [user(question), calling(offer, [value], thinking, chinese)]
     if not answered:
-        return Conversation("tool calls", messages, tools, thinking)
+        return Conversation("tool calls", messages, schemas(offers), thinking)
     result, sentence = make_result(rng, kind, value, chinese)
     plan = ("工具给出了结果，我来回答。" if chinese else "The tool answered. I tell the user.") if thinking else None
     messages += [{"role": "tool", "content": result}, assistant(sentence, plan)]
-    return Conversation("answers from tool results", messages, tools, thinking)
+    return Conversation("answers from tool results", messages, schemas(offers), thinking)
 
 
 def no_call(rng: random.Random, split: Split, thinking: bool, chinese: bool) -> Conversation:
@@ -269,8 +315,8 @@ def no_call(rng: random.Random, split: Split, thinking: bool, chinese: bool) -> 
         topic = rng.choice(("facts", "greetings"))
         question, answer = plain_question(rng, split, topic, chinese)
         messages = [user(question), assistant(answer, plan_of(topic, chinese) if thinking else None)]
-    tools, _, _ = choose_tools(rng, None, chinese, absent)
-    return Conversation("tools, none needed", [*system_message(rng, chinese), *messages], tools, thinking)
+    offers, _ = choose_tools(rng, split, None, chinese, absent)
+    return Conversation("tools, none needed", [*system_message(rng, chinese), *messages], schemas(offers), thinking)
 
 
 def tools(rng: random.Random, split: Split, thinking: bool, form: str | None = None) -> Conversation:

@@ -10,6 +10,7 @@ import argparse
 import random
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,8 @@ from make_tokenizer import FOLDER
 from model import export, new_model
 from optimiser import make_optimisers
 from tools import tools
-from world import MIXTURES
 
 MUON_RATE, ADAM_RATE, WARM_UP = 0.02, 0.004, 100
-PER_STEP, BLOCK_TOKENS = 48, 2048
 AVERAGE = 0.995  # decay of the running mean of the weights, which is what is exported
 
 
@@ -108,7 +107,8 @@ class Run:
         self.model = new_model(tokenizer, seed)
         self.optimisers = make_optimisers(self.model, MUON_RATE, ADAM_RATE)
         self.average = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-        self.step, self.tokens, self.seconds = 0, 0, 0.0
+        self.step, self.tokens = 0, 0
+        self.seconds, self.core_seconds = 0.0, 0.0  # by the clock, and in which this process had a core
 
     def update_average(self) -> None:
         decay = min(AVERAGE, (1 + self.step) / (10 + self.step))
@@ -122,6 +122,7 @@ class Run:
             "step": self.step,
             "tokens": self.tokens,
             "seconds": self.seconds,
+            "core_seconds": self.core_seconds,
             "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
         }
         torch.save(state, self.out / "state.part")
@@ -131,12 +132,14 @@ class Run:
         state = torch.load(self.out / "state.pt")
         self.model.load_state_dict(state["model"])
         self.average = state["average"]
-        self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+        self.step, self.tokens = state["step"], state["tokens"]
+        self.seconds, self.core_seconds = state["seconds"], state["core_seconds"]
         for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(saved)
 
     def say(self, text: str) -> None:
-        line = f"step {self.step} · {self.seconds / 60:.1f} min · {self.tokens / 1e6:.2f} M tokens · {text}"
+        minutes = f"{self.seconds / 60:.1f} min ({self.core_seconds / 60:.1f} of a core)"
+        line = f"step {self.step} · {minutes} · {self.tokens / 1e6:.2f} M tokens · {text}"
         print(line, flush=True)
         with (self.out / "train.log").open("a") as log:
             log.write(line + "\n")
@@ -145,17 +148,18 @@ class Run:
 def train(run: Run, arguments: argparse.Namespace) -> None:
     """Steps from where the run stands up to the planned number, or to where it is told to stop."""
     is_first = group.get_rank() == 0
-    mixture = MIXTURES[arguments.part - 1]
-    stream = steps(run.tokenizer, arguments.seed * 1_000_003 + run.step, mixture, PER_STEP, BLOCK_TOKENS)
+    stream = steps(run.tokenizer, arguments.seed, run.step, arguments.steps)
     losses: list[float] = []
-    while run.step < min(arguments.steps, arguments.stop_at):
-        start = time.perf_counter()
-        blocks = next(stream)
+    stop_at = min(arguments.steps, arguments.stop_at)
+    start, start_of_core = time.perf_counter(), time.process_time()
+    for blocks in islice(stream, stop_at - run.step):
         losses.append(train_step(run.model, run.optimisers, blocks, rate(run.step, arguments.steps)))
         run.step += 1
         run.update_average()
         run.tokens += sum(block.ids.numel() for block in blocks)
         run.seconds += time.perf_counter() - start
+        run.core_seconds += time.process_time() - start_of_core
+        start, start_of_core = time.perf_counter(), time.process_time()
         if run.step % 50 == 0 and is_first:
             run.say(f"loss {sum(losses) / len(losses):.4f}")
             losses.clear()
@@ -184,13 +188,12 @@ def work(rank: int, arguments: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for the log and the run's state")
-    parser.add_argument("--steps", type=int, default=3300, help="planned steps: where the rate reaches zero")
+    parser.add_argument("--steps", type=int, default=4500, help="planned steps: where the rate reaches zero")
     parser.add_argument("--stop-at", type=int, default=10**9, help="stop at this step, to go on later with --resume")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--save-every", type=int, default=250)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--part", type=int, default=1, choices=(1, 2, 3, 4), help="whose mixture of skills to take")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "meeting").unlink(missing_ok=True)

@@ -2,60 +2,81 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from arithmetic import arithmetic
 from common import Conversation
+from copying import copying
 from dialogues import dialogue
 from facts import plain
 from lists import lists
 from stories import story
 from tools import tools
 
-# Shares of conversations (not of tokens: tool prompts are several times longer), for each part of the run.
-# Later parts give more to what earlier ones didn't learn: sorting and tools, then subtraction too.
-MIXTURES: tuple[dict[str, float], ...] = (
-    {
-        "arithmetic direct": 0.38,
-        "arithmetic thinking": 0.10,
-        "lists": 0.19,
-        "tools": 0.09,
-        "plain": 0.15,
-        "multi-turn": 0.07,
-        "documents": 0.02,
-    },
-    {
-        "arithmetic direct": 0.28,
-        "arithmetic thinking": 0.05,
-        "lists": 0.30,
-        "tools": 0.14,
-        "plain": 0.14,
-        "multi-turn": 0.07,
-        "documents": 0.02,
-    },
-    {
-        "arithmetic direct": 0.06,
-        "subtraction direct": 0.24,
-        "arithmetic thinking": 0.03,
-        "subtraction thinking": 0.06,
-        "lists": 0.03,
-        "sorting": 0.23,
-        "tools": 0.08,
-        "tool calls": 0.15,
-        "plain": 0.08,
-        "multi-turn": 0.03,
-        "documents": 0.01,
-    },
-    {
-        "arithmetic direct": 0.04,
-        "subtraction direct": 0.10,
-        "sorting": 0.27,
-        "tools": 0.10,
-        "tool calls": 0.33,
-        "plain": 0.10,
-        "multi-turn": 0.04,
-        "documents": 0.02,
-    },
+
+@dataclass(frozen=True)
+class Part:
+    """A stretch of the run: up to which share of its steps, and the shares of skills among its conversations."""
+
+    until: float
+    mixture: dict[str, float]
+
+
+# Shares of conversations, not of tokens: tool prompts are several times longer.
+# Later parts give more to what is learnt last: subtraction, sorting, tools.
+PARTS = (
+    Part(
+        0.35,
+        {
+            "arithmetic direct": 0.30,
+            "arithmetic thinking": 0.09,
+            "lists": 0.18,
+            "sorting": 0.04,
+            "tools": 0.12,
+            "plain": 0.14,
+            "multi-turn": 0.06,
+            "repeating": 0.05,
+            "documents": 0.02,
+        },
+    ),
+    Part(
+        0.6,
+        {
+            "arithmetic direct": 0.22,
+            "arithmetic thinking": 0.05,
+            "lists": 0.16,
+            "sorting": 0.12,
+            "tools": 0.16,
+            "tool calls": 0.06,
+            "plain": 0.11,
+            "multi-turn": 0.06,
+            "repeating": 0.04,
+            "documents": 0.02,
+        },
+    ),
+    Part(
+        1.0,
+        {
+            "arithmetic direct": 0.05,
+            "subtraction direct": 0.17,
+            "arithmetic thinking": 0.03,
+            "subtraction thinking": 0.05,
+            "lists": 0.04,
+            "sorting": 0.24,
+            "tools": 0.11,
+            "tool calls": 0.14,
+            "plain": 0.09,
+            "multi-turn": 0.05,
+            "repeating": 0.01,
+            "documents": 0.02,
+        },
+    ),
 )
+
+
+def mixture_at(share: float) -> dict[str, float]:
+    """The shares of skills when so much of the run is done."""
+    return next(part.mixture for part in PARTS if share < part.until)
 
 
 def draw(rng: random.Random, skill: str) -> Conversation:
@@ -77,6 +98,8 @@ def draw(rng: random.Random, skill: str) -> Conversation:
         return lists(rng, "train", thinking)
     if skill == "tools":
         return tools(rng, "train", thinking)
+    if skill == "repeating":
+        return copying(rng, "train", thinking)
     if skill == "plain":
         return plain(rng, "train", thinking)
     if skill == "multi-turn":
@@ -84,10 +107,13 @@ def draw(rng: random.Random, skill: str) -> Conversation:
     return story(rng)
 
 
-def conversations(seed: int, mixture: dict[str, float] | None = None) -> Iterator[Conversation]:
-    """An endless, seeded stream of training conversations."""
-    rng = random.Random(seed)
-    shares = mixture or MIXTURES[0]
-    skills, weights = list(shares), list(shares.values())
+def conversations(rng: random.Random, mixture: dict[str, float]) -> Iterator[Conversation]:
+    """An endless stream of training conversations."""
+    skills, weights = list(mixture), list(mixture.values())
     while True:
         yield draw(rng, rng.choices(skills, weights)[0])
+
+
+def all_skills(rng: random.Random) -> Iterator[Conversation]:
+    """The first part's mixture, in which every skill has its share."""
+    return conversations(rng, PARTS[0].mixture)
