@@ -1,4 +1,10 @@
-"""The executor's contract: the same bits whatever the schedule, the pages and the threads; a failure stays alone."""
+"""The executor's contract: the same bits whatever the schedule, the pages and the threads; a failure stays alone.
+
+Another CPU family's form of the kernels is tested, here and in the other files of this folder, by naming it to Numba:
+
+    NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES= pytest tests/cpu                     portable vectors
+    NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx2,+fma,+f16c pytest tests/cpu     AVX2, on a CPU that has more
+"""
 
 from __future__ import annotations
 
