@@ -65,7 +65,8 @@ def _cpu(config: ModelConfig, weights: str, head: str) -> Choice:
     if weights == "auto":
         kept = "bf16"
         reason = "as in the checkpoint" if config.dtype == "bfloat16" else f"the checkpoint's {config.dtype}, rounded"
-    # The head decides between tokens that are close: int8 costs it next to nothing, int4 does (docs/cpu.md).
+    # The head decides between tokens that are close: int8 costs it next to nothing, int4 does
+    # (`kaishu eval`, docs/cli.md).
     own_head = head if head != "auto" else "bf16" if kept == "bf16" else "int8"
     return Choice("cpu", kept, own_head, "cpu", reason)  # type: ignore[arg-type]
 

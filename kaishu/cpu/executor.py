@@ -6,6 +6,7 @@ arguments. Knows nothing of requests. Driven by llm.py (later by engine/); refer
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ class CpuExecutor:
         """
         assert page_tokens % (2 * layout.lanes) == 0 and SEGMENT % page_tokens == 0, "whole blocks, whole segments"
         self._layout, self._memory, self._ranks = layout, memory, ranks
+        weakref.finalize(self, ranks.close)  # or the threads of every model of a process would wait until its end
         self._num_pages, self._page_tokens, self._tile_rows = num_pages, page_tokens, current_target().tokens
         self._pages, self._page_memory = allocate_pages(layout.config, num_pages, page_tokens, layout.lanes)
         self._model, self._model_arrays = _model_record(layout, memory)

@@ -32,6 +32,7 @@ from kaishu.cpu.layout import (
 from kaishu.cpu.scalars import bfloat_bits, bfloat_value, half_bits, half_value
 from kaishu.cpu.threads import Ranks
 from kaishu.cpu.vector import KERNEL
+from kaishu.errors import CheckpointError
 
 STORED = {"BF16": 0, "F16": 1, "F32": 2}  # how a source tensor's bits are to be read
 
@@ -40,7 +41,7 @@ def pack_model(checkpoint: Checkpoint, layout: Layout, memory: NDArray[np.uint8]
     """Read every tensor of a checkpoint once and write it where the layout says.
 
     memory: [layout.num_bytes] uint8, zeros or garbage
-    raises: CheckpointError when a file can't be read
+    raises: CheckpointError when a file can't be read, or a weight to be quantised is infinite or no number
     """
     for linear in layout.packed:
         pack_linear(checkpoint.tensors[f"{linear.name}.weight"], linear, memory, ranks)
@@ -63,11 +64,19 @@ def pack_linear(tensor: StoredTensor, linear: PackedLinear, memory: NDArray[np.u
     weights = view(memory, linear.weights, np.uint8, (blocks, linear.weight_bytes // blocks))
     scales, minimums = _scale_views(linear, memory)
     kind = get_args(WeightKind).index(linear.kind)
+    broken_rows: list[int] = []
 
     def pack(first: int, last: int) -> None:
-        _pack_blocks(source, stored, kind, linear.lanes, weights, scales, minimums, first, last)
+        broken = _pack_blocks(source, stored, kind, linear.lanes, weights, scales, minimums, first, last)
+        broken_rows.extend([broken] if broken >= 0 else [])
 
     share(ranks, blocks, pack)
+    if broken_rows:
+        raise CheckpointError(
+            f"{tensor.name} has a value in row {min(broken_rows):,} that is infinite or no number, "
+            f"so it can't be kept as {linear.kind}; allowed: finite weights.",
+            hint="The file is damaged, or the model was saved while it was broken. Only bf16 keeps such values.",
+        )
 
 
 def _scale_views(linear: PackedLinear, memory: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -143,7 +152,7 @@ def _quantise_group(row: Any, start: int, kind: int, scale: Any, minimum: Any, o
 def _pack_blocks(
     source: Any, stored: int, kind: int, lanes: int, weights: Any, scales: Any, minimums: Any, first: int, last: int
 ) -> None:
-    """Blocks of rows from `first` to `last`."""
+    """Blocks of rows from `first` to `last`; return: the first row that can't be quantised, -1 if there is none"""
     inputs = scales.shape[1] * GROUP if kind != BF16 else weights.shape[1] // (2 * lanes)
     row, whole = np.zeros(inputs, np.float32), np.zeros(GROUP, np.int32)
     for block in range(first, last):
@@ -155,6 +164,8 @@ def _pack_blocks(
             if kind == BF16:
                 _write_pairs(row, lane, lanes, weights[block])
                 continue
+            if not _is_finite(row):
+                return block * lanes + lane
             for group in range(inputs // GROUP):
                 scale, minimum = _group_scale(row, group * GROUP, kind)
                 scales[block, group, lane] = half_bits(scale)
@@ -162,6 +173,16 @@ def _pack_blocks(
                     minimums[block, group, lane] = half_bits(minimum)
                 _quantise_group(row, group * GROUP, kind, scale, minimum, whole)
                 _write_group(whole, kind, lane, lanes, group, weights[block])
+    return -1
+
+
+@njit(**KERNEL)
+def _is_finite(row: Any) -> bool:
+    """Whether every value is a number: the largest exponent stands for infinity and for no number."""
+    bits, largest = row.view(np.uint32), np.uint32(0)
+    for k in range(row.shape[0]):
+        largest = max(largest, np.uint32(bits[k] & np.uint32(0x7FFFFFFF)))
+    return largest < np.uint32(0x7F800000)
 
 
 @njit(**KERNEL)

@@ -30,10 +30,13 @@ def bfloat_value(bits: Any) -> Any:
 
 @njit(**KERNEL)
 def half_value(bits: Any) -> Any:
-    """The bits of a finite float16 to float32."""
+    """The bits of a float16 to float32, infinities and what is no number included."""
     wide = np.uint32(bits)
-    size = np.uint32((wide & np.uint32(0x7FFF)) << np.uint32(13)).view(np.float32) * np.float32(2.0**112)
-    return -size if wide & np.uint32(0x8000) else size
+    size = np.uint32((wide & np.uint32(0x7FFF)) << np.uint32(13))
+    value = size.view(np.float32) * np.float32(2.0**112)
+    if size >= np.uint32(0x0F800000):  # the largest exponent of float16 is float32's, too
+        value = np.uint32(size | np.uint32(0x7F800000)).view(np.float32)
+    return -value if wide & np.uint32(0x8000) else value
 
 
 @njit(**KERNEL)

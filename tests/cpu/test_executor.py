@@ -9,7 +9,9 @@ Another CPU family's form of the kernels is tested, here and in the other files 
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -257,3 +259,18 @@ def test_executors_of_different_threads_share_one_packed_file(tiny_checkpoint, t
     assert_same_bits(found[1], found[0])
     assert len(list(Path(tmp_path).glob("packed/*"))) == 1
     assert said == []
+
+
+def test_the_threads_end_with_the_executor(packed):
+    def ranks() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name.startswith("kaishu-rank")}
+
+    before = ranks()
+    executor = packed("dense_tied").executor(threads=3, num_pages=1)
+    own = ranks() - before
+    assert len(own) == 2
+    del executor
+    gc.collect()
+    for thread in own:
+        thread.join(timeout=10)
+    assert not any(thread.is_alive() for thread in own)

@@ -15,6 +15,7 @@ from kaishu.checkpoint.safetensors import open_safetensors
 from kaishu.cpu.layout import PackedLinear, plan_layout, view
 from kaishu.cpu.packing import as_float32, pack_linear, pack_model, unpack
 from kaishu.cpu.threads import Ranks
+from kaishu.errors import CheckpointError
 from tests.cpu.drawn_weights import KINDS, WHOLE_KINDS, bfloat16_values, places, scale_places
 
 LANES = 8
@@ -199,6 +200,26 @@ def test_tiny_groups_have_the_scales_that_float16_has_down_there(kind, size, pac
 def test_a_group_of_equal_weights_is_its_minimum(pack):
     linear, memory, _ = pack(np.full((16, 32), -0.7), "int4_minimum")
     assert (unpack(linear, memory) == np.float32(np.float16(-0.7))).all()
+
+
+@every_whole_kind
+@every_dtype
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf], ids=str)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_weight_that_is_no_number_is_refused_and_named(kind, dtype, broken, ranks, pack, rng):
+    weights = random_weights(rng, 160, 70)
+    weights[101, 69] = weights[130, 0] = broken
+    with pytest.raises(CheckpointError, match=rf"^w has a value in row 101 .* as {kind}; allowed: finite"):
+        pack(weights, kind, dtype, ranks)
+
+
+@every_dtype
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf], ids=str)
+def test_bfloat16_keeps_what_is_no_number(dtype, broken, pack, rng):
+    weights = random_weights(rng, 16, 32)
+    weights[3, 5] = broken
+    found = unpack(*pack(weights, "bf16", dtype)[:2])
+    assert np.array_equal(found[3, 5], broken, equal_nan=True) and np.isfinite(found).sum() == found.size - 1
 
 
 @every_dtype
