@@ -1,7 +1,6 @@
 """Grouped-query attention on the CPU: reference/attention.py over pages, for any mix of prompts and single tokens.
 
-Owns the softmax and the walk over keys. Knows nothing of how queries and keys were made. forward.py calls
-`attend_piece` for every piece of a step, then `combine` for the sequences whose keys were divided.
+Owns the softmax and the walk over keys. Knows nothing of how queries and keys were made. forward.py
 
 Query rows of one sequence that share a key head (several tokens, G heads each) form a tile, so a key that was read once
 serves them all. Keys are walked in segments of 256 positions, counted from position 0. A segment has a softmax of its
@@ -13,81 +12,28 @@ result depends on nothing but the sequence.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
-from kaishu.cpu.linear import bf16_rows
+from kaishu.cpu.exponential import exponential
 from kaishu.cpu.norm import round_words
+from kaishu.cpu.page_products import SEGMENT, few_gathered, few_scores, tile_gathered, tile_scores
 from kaishu.cpu.pages import place_of
-from kaishu.cpu.products import (
-    WIDE,
-    multiply_pairs,
-    pair_words,
-    store_tile,
-    wide_tokens,
-    zero_tile,
-)
+from kaishu.cpu.products import pair_words, wide_tokens
 from kaishu.cpu.vector import (
     KERNEL,
-    exponential,
+    at_least,
     floats_at,
     fma,
-    halves_at,
     keep_between,
     lanes,
     load,
-    load_pairs,
     max_lanes,
-    maximum,
     moved,
     splat,
     store,
     sum_lanes,
 )
-
-SEGMENT = 256  # positions
-
-
-def _values_tile(tokens: int) -> Any:
-    @njit(**KERNEL)
-    def tile(pages, table, first_page, count, offset, x, x_index, out, out_index):
-        """Two blocks of channels of the values in `count` pages, weighed by the tile's rows."""
-        memory, width, words, pairs = halves_at(pages.memory), lanes(), pair_words(), pages.page_tokens // 2
-        first, second = zero_tile(tokens), zero_tile(tokens)
-        for page in range(count):
-            start = table[first_page + page] * pages.page_size + offset
-            for pair in range(pairs):
-                place = x_index + (page * pairs + pair) * words
-                first = multiply_pairs(first, load_pairs(memory, start + pair * 2 * width), x, place, SEGMENT)
-                weights = load_pairs(memory, start + (pairs + pair) * 2 * width)
-                second = multiply_pairs(second, weights, x, place, SEGMENT)
-        store_tile(out, out_index, pages.head_dim, first)
-        store_tile(out, out_index + width, pages.head_dim, second)
-
-    return tile
-
-
-_wide_values, _two_values, _one_value = _values_tile(WIDE), _values_tile(2), _values_tile(1)
-
-
-@njit(**KERNEL)
-def _gather_values(pages, table, layer, head, first_page, count, scores, score_index, rows, out, out_index):
-    """out[r] = Σ scores[r, s] · value[s] over the positions s of `count` pages."""
-    values = place_of(pages, 0, layer, head) + pages.head_size
-    for channel in range(0, pages.head_dim, 2 * lanes()):
-        offset, row = values + channel * pages.page_tokens, 0
-        x_index, place = score_index, out_index + channel
-        while row + wide_tokens() <= rows:
-            _wide_values(pages, table, first_page, count, offset, scores, x_index, out, place)
-            row, x_index = row + wide_tokens(), x_index + wide_tokens() * SEGMENT
-            place += wide_tokens() * pages.head_dim
-        while row + 2 <= rows:
-            _two_values(pages, table, first_page, count, offset, scores, x_index, out, place)
-            row, x_index, place = row + 2, x_index + 2 * SEGMENT, place + 2 * pages.head_dim
-        if row < rows:
-            _one_value(pages, table, first_page, count, offset, scores, x_index, out, place)
 
 
 @njit(**KERNEL)
@@ -99,23 +45,28 @@ def _softmax_row(scores, index, count, start, low, high):
     width, nothing = lanes(), np.float32(-np.inf)
     top = splat(nothing)
     for s in range(0, count, width):
-        seen = keep_between(load(scores, index + s), start + s, low, high, nothing)
-        store(scores, index + s, seen)
-        top = maximum(top, seen)
+        seen = load(scores, index + s)
+        if not (low <= start + s and start + s + width <= high):
+            seen = keep_between(seen, start + s, low, high, nothing)
+            store(scores, index + s, seen)
+        top = at_least(seen, top)
     largest = max_lanes(top)
     if largest == nothing:
         return largest, np.float32(0.0)
     total = splat(np.float32(0.0))
     for s in range(0, count, width):
         weight = exponential(load(scores, index + s) - splat(largest))
-        weight = keep_between(weight, start + s, low, high, np.float32(0.0))
+        if not (low <= start + s and start + s + width <= high):
+            weight = keep_between(weight, start + s, low, high, np.float32(0.0))
         store(scores, index + s, weight)
         total = total + weight
     return largest, sum_lanes(total)
 
 
 @njit(**KERNEL)
-def attend_segment(pages, table, layer, head, segment, tile, rank, window, buffers, largest, sums, out, out_index):
+def attend_segment(
+    pages, table, layer, head, segment, tile, rank, window, buffers, largest, sums, out, out_index, is_few
+):
     """One segment of keys for one tile of query rows, which `take_queries` has put into the rank's buffers.
 
     table:         pointer to the sequence's pages
@@ -123,27 +74,33 @@ def attend_segment(pages, table, layer, head, segment, tile, rank, window, buffe
     window:        how many keys a query sees, its own included
     largest, sums: pointers to [R] float32, written
     out:           pointer to float32; [R, d] from out_index on, written
+    is_few:        whether the tile is computed row by row or in twos; if not, it has as many rows as a tile holds
     """
     first_row, rows, group, start = tile
     first = segment * SEGMENT
     count = min(SEGMENT, start + (first_row + rows - 1) // group + 1 - first)
-    num_pages, first_page = (count + pages.page_tokens - 1) // pages.page_tokens, first // pages.page_tokens
-    queries, scores = floats_at(buffers.queries.at), floats_at(buffers.scores.at)
-    query_index, score_index = rank * wide_tokens() * pages.head_dim, rank * wide_tokens() * SEGMENT
-    for page in range(num_pages):
-        keys = place_of(pages, table[first_page + page], layer, head)
-        for block in range(0, pages.page_tokens, 2 * lanes()):
-            weights = moved(halves_at(pages.memory), keys + block * pages.head_dim)
-            column = score_index + page * pages.page_tokens + block
-            pairs = pages.head_dim // 2
-            bf16_rows(weights, pairs, queries, query_index, pages.head_dim, rows, scores, column, SEGMENT)
+    num_pages, own_table = (
+        (count + pages.page_tokens - 1) // pages.page_tokens,
+        moved(table, first // pages.page_tokens),
+    )
+    queries, query_index = floats_at(buffers.queries.at), rank * wide_tokens() * pages.head_dim
+    scores, score_index = floats_at(buffers.scores.at), rank * wide_tokens() * SEGMENT
+    keys = place_of(pages, 0, layer, head)
+    if is_few:
+        few_scores(pages, own_table, keys, num_pages, queries, query_index, rows, scores, score_index)
+    else:
+        tile_scores(pages, own_table, keys, num_pages, queries, query_index, scores, score_index)
     for row in range(rows):
         position, index = start + (first_row + row) // group, score_index + row * SEGMENT
         low, seen = max(0, position + 1 - window), num_pages * pages.page_tokens
         largest[row], sums[row] = _softmax_row(scores, index, seen, first, low, position + 1)
         if pair_words() == 1:
             round_words(buffers.scores.at, index, seen)
-    _gather_values(pages, table, layer, head, first_page, num_pages, scores, score_index, rows, out, out_index)
+    values = keys + pages.head_size
+    if is_few:
+        few_gathered(pages, own_table, values, num_pages, scores, score_index, rows, out, out_index)
+    else:
+        tile_gathered(pages, own_table, values, num_pages, scores, score_index, out, out_index)
 
 
 @njit(**KERNEL)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kaishu.cpu.attention import SEGMENT
 from kaishu.cpu.layout import GATE, GROUP, KEY, QUERY, ROUTER, VALUE, Layout, padded
+from kaishu.cpu.page_products import SEGMENT
 from kaishu.cpu.records import BUFFERS, address, matrix, record
 
 
@@ -52,8 +52,9 @@ class StepBuffers:
     def _activations(self, rows: int, columns: int) -> tuple[int, ...]:
         width = padded(columns, GROUP)
         words, whole = self._zeros(rows, width), self._zeros(rows, width, dtype=np.int8)
-        scales, sums = self._zeros(rows, width // GROUP), self._zeros(rows, width // GROUP, dtype=np.int32)
-        return (address(words), address(whole), address(scales), address(sums), width)
+        scales = self._zeros(rows, width // GROUP)
+        sums, shifts = (self._zeros(rows, width // GROUP, dtype=np.int32) for _ in range(2))
+        return (*map(address, (words, whole, scales, sums, shifts)), width)
 
     def _dense(self, rows: int, logit_rows: int) -> dict[str, Any]:
         layout, config = self._layout, self._layout.config

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from kaishu.batch import SequenceTokens, TokenBatch, pack
 from kaishu.checkpoint import Checkpoint
-from kaishu.cpu.attention import SEGMENT
 from kaishu.cpu.buffers import StepBuffers
 from kaishu.cpu.forward import forward, num_stages
 from kaishu.cpu.kernels import keep_compiled, kernel_folder
 from kaishu.cpu.layout import LAYOUT_VERSION, Layout, WeightKind, plan_layout
 from kaishu.cpu.packing import PACKING_KERNELS, pack_model
+from kaishu.cpu.page_products import SEGMENT
 from kaishu.cpu.pages import allocate_pages
 from kaishu.cpu.records import MODEL, STEP, address, record
 from kaishu.cpu.rope import rope_attention_factor, rope_frequencies

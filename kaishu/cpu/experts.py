@@ -12,12 +12,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from kaishu.cpu.exponential import exponential
 from kaishu.cpu.feed_forward import gated_blocks
 from kaishu.cpu.layout import BLOCKS, DOWN, GATE, INPUTS, ROUTER, UP
 from kaishu.cpu.linear import layer_field, linear_blocks, linear_field
 from kaishu.cpu.norm import prepare
 from kaishu.cpu.threads import barrier, claim
-from kaishu.cpu.vector import KERNEL, exponential, floats_at, int8_at, int32_at, int64_at, max_lanes, splat
+from kaishu.cpu.vector import KERNEL, floats_at, int8_at, int32_at, int64_at, max_lanes, splat
 
 
 @njit(**KERNEL)
@@ -136,6 +137,7 @@ def _copy_rows(model, buffers, tokens, shared, stage):
         for group in range(source.width // 32):
             floats_at(target.scales)[other // 32 + group] = floats_at(source.scales)[row // 32 + group]
             int32_at(target.sums)[other // 32 + group] = int32_at(source.sums)[row // 32 + group]
+            int32_at(target.shifts)[other // 32 + group] = int32_at(source.shifts)[row // 32 + group]
         choice = claim(shared, stage, 1)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from kaishu.cpu.exponential import exponential
 from kaishu.cpu.linear import linear_blocks
-from kaishu.cpu.vector import KERNEL, exponential, floats_at, lanes, load, splat, store
+from kaishu.cpu.vector import KERNEL, floats_at, lanes, load, splat, store
 
 
 @njit(**KERNEL)

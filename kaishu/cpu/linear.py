@@ -28,6 +28,7 @@ from kaishu.cpu.products import (
     low_nibbles,
     multiply_pairs,
     pair_words,
+    shifted_nibble_sums,
     store_tile,
     wide_tokens,
     zero_byte_sums,
@@ -72,11 +73,14 @@ def _int4_tile(tokens: int, has_minimum: bool) -> Any:
     def tile(weights, scales, minimums, groups, x, token, out, out_index, out_stride):
         width, stride = lanes(), x.width
         whole, token_scales, token_sums = int8_at(x.whole), floats_at(x.scales), int32_at(x.sums)
-        group_stride = stride // 32
+        group_stride, token_shifts = stride // 32, int32_at(x.shifts)
         total = zero_tile(tokens)
         for group in range(groups):
-            sums = zero_nibble_sums(tokens)
-            place = token * stride + group * 32
+            place, own = token * stride + group * 32, token * group_stride + group
+            if has_minimum:
+                sums = zero_nibble_sums(tokens)
+            else:
+                sums = shifted_nibble_sums(tokens, token_shifts, own, group_stride)
             if tokens == 1:
                 prefetch(weights, group * 16 * width + AHEAD_BYTES)
                 prefetch(weights, group * 16 * width + AHEAD_BYTES + 64)
@@ -84,13 +88,11 @@ def _int4_tile(tokens: int, has_minimum: bool) -> Any:
                 packed = load_bytes(weights, (group * 4 + part) * 4 * width)
                 sums = dot_nibbles(sums, low_nibbles(packed), whole, place + part * 4, stride)
                 sums = dot_nibbles(sums, high_nibbles(packed), whole, place + part * 4 + 16, stride)
-            scale, own = load_half(scales, group * width), token * group_stride + group
+            scale = load_half(scales, group * width)
+            total = add_nibble_group(total, sums, scale, token_scales, token_sums, own, group_stride)
             if has_minimum:
-                total = add_nibble_group(total, sums, scale, token_scales, token_sums, own, group_stride, False)
                 smallest = load_half(minimums, group * width)
                 total = add_minimum(total, smallest, token_scales, token_sums, own, group_stride)
-            else:
-                total = add_nibble_group(total, sums, scale, token_scales, token_sums, own, group_stride, True)
         store_tile(out, out_index, out_stride, total)
 
     return tile
@@ -113,7 +115,7 @@ def _int8_tile(tokens: int) -> Any:
                 packed = load_bytes(weights, (group * 8 + part) * 4 * width)
                 sums = dot_bytes(sums, packed, whole, place + part * 4, stride)
             scale, own = load_half(scales, group * width), token * group_stride + group
-            total = add_byte_group(total, sums, scale, token_scales, token_sums, own, group_stride, True)
+            total = add_byte_group(total, sums, scale, token_scales, token_sums, own, group_stride)
         store_tile(out, out_index, out_stride, total)
 
     return tile
@@ -159,12 +161,12 @@ def _block_of(wide: Any, two: Any, one: Any) -> Any:
 _int4_block = _block_of(_int4_tile(WIDE, False), _int4_tile(2, False), _int4_tile(1, False))
 _int4_minimum_block = _block_of(_int4_tile(WIDE, True), _int4_tile(2, True), _int4_tile(1, True))
 _int8_block = _block_of(_int8_tile(WIDE), _int8_tile(2), _int8_tile(1))
-_wide_bf16, _two_bf16, _one_bf16 = _bf16_tile(WIDE), _bf16_tile(2), _bf16_tile(1)
+wide_bf16, _two_bf16, _one_bf16 = _bf16_tile(WIDE), _bf16_tile(2), _bf16_tile(1)
 
 
 @njit(**KERNEL)
-def bf16_rows(weights, pairs, x, x_index, x_stride, tokens, out, out_index, out_stride):
-    """Two blocks of rows of bfloat16 times `tokens` rows of activation words; attention uses it for keys, too.
+def _bf16_rows(weights, pairs, x, x_index, x_stride, tokens, out, out_index, out_stride):
+    """Two blocks of rows of bfloat16 times `tokens` rows of activation words.
 
     weights: pointer to [2, pairs, lanes, 2] bfloat16
     x:       pointer to words; row t starts at x_index + t · x_stride
@@ -172,7 +174,7 @@ def bf16_rows(weights, pairs, x, x_index, x_stride, tokens, out, out_index, out_
     """
     token = 0
     while token + wide_tokens() <= tokens:
-        _wide_bf16(weights, pairs, x, x_index, x_stride, out, out_index, out_stride)
+        wide_bf16(weights, pairs, x, x_index, x_stride, out, out_index, out_stride)
         token, x_index, out_index = (
             token + wide_tokens(),
             x_index + wide_tokens() * x_stride,
@@ -214,7 +216,7 @@ def _bf16_blocks(model, which, first, last, x, start, stop, out, column):
     for block in range(first, last, 2):
         weights = halves_at(address + block * width * inputs * 2)
         place = start * stride + column + block * width
-        bf16_rows(
+        _bf16_rows(
             weights, inputs // 2, floats_at(x.words), start * x.width, x.width, stop - start, target, place, stride
         )
 

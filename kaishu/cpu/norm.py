@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from kaishu.cpu.products import pair_words
+from kaishu.cpu.products import nibble_shift, pair_words
 from kaishu.cpu.scalars import bfloat_bits
 from kaishu.cpu.vector import (
     KERNEL,
@@ -70,7 +70,7 @@ def prepare(x, row, inputs, is_quantised):
 def _quantise(x, row, inputs):
     """Groups of 32 to int8: scale = max|x| / 127, to nearest even. A group that holds a NaN gets a scale of NaN."""
     width, words, whole, place = lanes(), floats_at(x.words), int8_at(x.whole), row * x.width
-    scales, sums = floats_at(x.scales), int32_at(x.sums)
+    scales, sums, shifts = floats_at(x.scales), int32_at(x.sums), int32_at(x.shifts)
     for group in range(inputs // 32):
         start = place + group * 32
         largest = magnitude(load(words, start))
@@ -85,6 +85,7 @@ def _quantise(x, row, inputs):
             store_int8(whole, k, rounded)
         scales[place // 32 + group] = top / np.float32(127.0)
         sums[place // 32 + group] = np.int32(sum_lanes(total) * np.float32(8.0))
+        shifts[place // 32 + group] = nibble_shift(total)
 
 
 @njit(**KERNEL)

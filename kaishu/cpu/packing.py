@@ -151,7 +151,7 @@ def _quantise_group(row: Any, start: int, kind: int, scale: Any, minimum: Any, o
 @njit(**KERNEL)
 def _pack_blocks(
     source: Any, stored: int, kind: int, lanes: int, weights: Any, scales: Any, minimums: Any, first: int, last: int
-) -> None:
+) -> int:
     """Blocks of rows from `first` to `last`; return: the first row that can't be quantised, -1 if there is none"""
     inputs = scales.shape[1] * GROUP if kind != BF16 else weights.shape[1] // (2 * lanes)
     row, whole = np.zeros(inputs, np.float32), np.zeros(GROUP, np.int32)
@@ -177,7 +177,7 @@ def _pack_blocks(
 
 
 @njit(**KERNEL)
-def _is_finite(row: Any) -> bool:
+def _is_finite(row: Any) -> Any:
     """Whether every value is a number: the largest exponent stands for infinity and for no number."""
     bits, largest = row.view(np.uint32), np.uint32(0)
     for k in range(row.shape[0]):

@@ -9,6 +9,10 @@ are used. For one layer and head:
     values  for each block of `lanes` channels, for each pair of positions: [lanes, 2]     rows are channels, K is p
 
 which is the order of packed bfloat16 weights: scores are a linear layer of the keys, and so is the sum of values.
+
+Between two pages lies an unused head. The same head of every page is read in turn, and at distances that are multiples
+of 64 KiB all of them would compete for the same few lines of the caches. The memory asks for large pages of the
+operating system's, since nearly every head would else need an address translation of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ def allocate_pages(config: ModelConfig, num_pages: int, page_tokens: int, lanes:
     head_dim = padded(config.head_dim, GROUP)
     head_size = head_dim * page_tokens
     layer_size = 2 * head_size * config.num_key_value_heads
-    page_size = layer_size * config.num_hidden_layers
+    page_size = layer_size * config.num_hidden_layers + 2 * head_size
     memory = _reserve(num_pages * page_size)
     fields = {
         "memory": address(memory),
@@ -54,7 +58,10 @@ def _reserve(elements: int) -> NDArray[np.uint16]:
     if not hasattr(mmap, "MAP_NORESERVE"):
         return np.zeros(num_bytes // 2, np.uint16)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE
-    return np.frombuffer(mmap.mmap(-1, num_bytes, flags=flags), np.uint16)
+    memory = mmap.mmap(-1, num_bytes, flags=flags)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint16)
 
 
 @njit(**KERNEL)

@@ -74,6 +74,47 @@ zero_nibble_sums = _zero_tile(_nibble_sums)
 zero_byte_sums = _zero_tile(lambda: Vector("int32", current_target().lanes))
 
 
+@intrinsic
+def nibble_shift(typing: Any, columns: Any) -> Any:
+    """The 32 bits that a lane's sum begins with, so that a 4-bit q counts as q - 8: -8·Σx, or two int16, of the
+    elements 0, 1 and of the elements 2, 3 of every four, where that is how products are added.
+
+    columns: vector of float32; lane l has the sum of a group's elements l, l + lanes, … (whole numbers)
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        sums = builder.fptosi(arguments[0], ir.VectorType(I32, columns.count))
+        while sums.type.count > 4:
+            sums = builder.add(*_halves(builder, sums, sums.type.count // 2))
+        pair = ir.VectorType(I32, 2)
+        neighbours = [builder.shuffle_vector(sums, sums, ir.Constant(pair, places)) for places in ([0, 2], [1, 3])]
+        halves = builder.mul(builder.add(*neighbours), constant(pair, -8))
+        if current_target().dot == "avx2":
+            return builder.bitcast(builder.trunc(halves, ir.VectorType(I16, 2)), I32)
+        return builder.add(*(builder.extract_element(halves, ir.Constant(I32, half)) for half in range(2)))
+
+    return types.int32(columns), generate
+
+
+@intrinsic(prefer_literal=True)
+def shifted_nibble_sums(typing: Any, tokens: Any, x_shifts: Any, index: Any, stride: Any) -> Any:
+    """The sums of a group of 4-bit products before the first one; token t's shift is x_shifts[index + t·stride]."""
+    tile = _tile_of(_nibble_sums(), tokens)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, pointer, place, step = arguments
+        shifts = [
+            _loaded(builder, pointer, builder.add(place, builder.mul(step, ir.Constant(I64, token))))
+            for token in range(tile.count)
+        ]
+        lanes = current_target().lanes
+        return context.make_tuple(
+            builder, tile, [builder.bitcast(splatted(builder, shift, lanes), tile.dtype.llvm) for shift in shifts]
+        )
+
+    return tile(tokens, x_shifts, types.int64, types.int64), generate
+
+
 def _nibble(builder: Any, value: Any, is_high: bool) -> Any:
     """The lower or upper four bits of every byte; there is no shift of bytes, so words are shifted and masked."""
     if is_high:
@@ -212,27 +253,18 @@ def _loaded(builder: Any, pointer: Any, index: Any) -> Any:
 
 
 def _adding(is_nibble: bool) -> Any:
-    """tile[t] += (sums[t] - zero·Σx[t]) · (scale · scale of x[t]): one group of 32 along K; x_sums hold 8·Σx.
+    """tile[t] += sums[t] · (scale · scale of x[t]): one group of 32 along K; x_sums hold 8·Σx.
 
-    is_centred: whether 4-bit weights stand for q - 8, which is taken back here; int8 weights stand for themselves
+    Where VNNI needs them shifted by 128, int8 weights are shifted back here.
     """
 
     def typed(
-        typing: Any,
-        tile: Any,
-        sums: Any,
-        scale: Any,
-        x_scales: Any,
-        x_sums: Any,
-        index: Any,
-        stride: Any,
-        is_centred: Any,
+        typing: Any, tile: Any, sums: Any, scale: Any, x_scales: Any, x_sums: Any, index: Any, stride: Any
     ) -> Any:
-        is_shifted = current_target().dot in {"vnni512", "vnni256"}
-        eights = int(is_centred.literal_value) if is_nibble else 16 * is_shifted
+        is_shifted = not is_nibble and current_target().dot in {"vnni512", "vnni256"}
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            totals, group, scales, token_scales, token_sums, place, step, _ = arguments
+            totals, group, scales, token_scales, token_sums, place, step = arguments
             results = []
             pairs = zip(
                 cgutils.unpack_tuple(builder, totals, tile.count),
@@ -242,17 +274,16 @@ def _adding(is_nibble: bool) -> Any:
             for token, (total, own_sums) in enumerate(pairs):
                 own = builder.add(place, builder.mul(step, ir.Constant(I64, token)))
                 whole = _nibble_total(builder, own_sums) if is_nibble else own_sums
-                if eights:
-                    shift = builder.mul(_loaded(builder, token_sums, own), ir.Constant(I32, eights))
+                if is_shifted:
+                    shift = builder.mul(_loaded(builder, token_sums, own), ir.Constant(I32, 16))
                     whole = builder.sub(whole, splatted(builder, shift, whole.type.count))
                 factor = builder.fmul(scales, splatted(builder, _loaded(builder, token_scales, own), total.type.count))
                 results.append(multiplied_added(builder, builder.sitofp(whole, total.type), factor, total))
             return context.make_tuple(builder, tile, results)
 
-        arguments = (tile, sums, scale, x_scales, x_sums, types.int64, types.int64, is_centred)
-        return tile(*arguments), generate
+        return tile(tile, sums, scale, x_scales, x_sums, types.int64, types.int64), generate
 
-    return intrinsic(prefer_literal=True)(typed)
+    return intrinsic(typed)
 
 
 add_nibble_group, add_byte_group = _adding(True), _adding(False)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from kaishu.cpu.attention import SEGMENT, attend_segment, finish_row, join, take_queries
+from kaishu.cpu.attention import attend_segment, finish_row, join, take_queries
+from kaishu.cpu.page_products import SEGMENT
 from kaishu.cpu.products import wide_tokens
 from kaishu.cpu.threads import claim
 from kaishu.cpu.vector import KERNEL, floats_at, int32_at, int64_at, moved
@@ -56,7 +57,7 @@ def attend_pieces(model, buffers, layer, step, pages, rank, shared, stage):
             partial, index = floats_at(buffers.partial.at), piece * wide * pages.head_dim
             segment = own % segments
             attend_segment(
-                pages, table, layer, head, segment, tile, rank, window, buffers, largest, sums, partial, index
+                pages, table, layer, head, segment, tile, rank, window, buffers, largest, sums, partial, index, True
             )
         else:
             tiles = (tokens * group + wide - 1) // wide
@@ -89,7 +90,20 @@ def _attend_tile(model, buffers, layer, pages, rank, piece, table, head, first_t
     first_seen = max(0, start + first_row // group + 1 - window)
     for segment in range(first_seen // SEGMENT, (start + (first_row + rows - 1) // group) // SEGMENT + 1):
         attend_segment(
-            pages, table, layer, head, segment, tile, rank, window, buffers, new_largest, new_sums, gathered, own_index
+            pages,
+            table,
+            layer,
+            head,
+            segment,
+            tile,
+            rank,
+            window,
+            buffers,
+            new_largest,
+            new_sums,
+            gathered,
+            own_index,
+            rows < wide,
         )
         for row in range(rows):
             place, other = index + row * size, own_index + row * size

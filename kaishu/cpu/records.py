@@ -23,7 +23,8 @@ MATRIX = np.dtype([("at", "i8"), ("width", "i8")])
 #   whole:  [T, K] int8, the same quantised in groups of 32
 #   scales: [T, K/32] float32, one for each group
 #   sums:   [T, K/32] int32, eight times the sum of each group's whole numbers
-ACTIVATIONS = np.dtype([("words", "i8"), ("whole", "i8"), ("scales", "i8"), ("sums", "i8"), ("width", "i8")])
+#   shifts: [T, K/32] 32 bits, what each lane's sum of 4-bit products begins with, so that q counts as q - 8
+ACTIVATIONS = np.dtype([(name, "i8") for name in ("words", "whole", "scales", "sums", "shifts", "width")])
 
 # The packed weights (see layout.py) and the model's sizes.
 MODEL = np.dtype(

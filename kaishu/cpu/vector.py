@@ -14,9 +14,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
@@ -276,17 +275,24 @@ def _between(emit: Callable[..., Any]) -> Any:
     return intrinsic(typed)
 
 
-def _extreme(name: str) -> Callable[..., Any]:
-    """The larger or smaller one; not-a-number if either is, so that a broken row stays visibly broken."""
+def _larger(builder: Any, a: Any, b: Any) -> Any:
+    """The larger one; not-a-number if either is, so that a broken row stays visibly broken."""
+    suffix = f"v{a.type.count}f32" if isinstance(a.type, ir.VectorType) else "f32"
+    return called(builder, f"llvm.maximum.{suffix}", a.type, [a, b])
 
-    def emit(builder: Any, a: Any, b: Any) -> Any:
-        suffix = f"v{a.type.count}f32" if isinstance(a.type, ir.VectorType) else "f32"
-        return called(builder, f"llvm.{name}.{suffix}", a.type, [a, b])
+
+def _bounded(comparison: str) -> Callable[..., Any]:
+    """The bound where the value is beyond it, else the value, also one that is no number: a single instruction, where
+    `maximum` takes six."""
+
+    def emit(builder: Any, value: Any, bound: Any) -> Any:
+        return builder.select(builder.fcmp_ordered(comparison, bound, value), bound, value)
 
     return emit
 
 
-maximum, minimum = _between(_extreme("maximum")), _between(_extreme("minimum"))
+maximum = _between(_larger)
+at_least, at_most = _between(_bounded(">")), _between(_bounded("<"))
 _OPERATIONS = {
     operator.add: _between(lambda builder, a, b: builder.fadd(a, b)),
     operator.sub: _between(lambda builder, a, b: builder.fsub(a, b)),
@@ -350,7 +356,7 @@ def _folded(emit: Callable[..., Any]) -> Any:
 
 
 sum_lanes = _folded(lambda builder, a, b: builder.fadd(a, b))
-max_lanes = _folded(_extreme("maximum"))
+max_lanes = _folded(_larger)
 
 
 @intrinsic
@@ -369,28 +375,3 @@ def keep_between(typing: Any, value: Any, first: Any, low: Any, high: Any, other
         return builder.select(inside, vector, splatted(builder, other, count))
 
     return value(value, types.int64, types.int64, types.int64, types.float32), generate
-
-
-LOG2_E = np.float32(1.4426950408889634)
-LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-
-
-@njit(**INLINE)
-def exponential(x: Any) -> Any:
-    """e**x in every lane, to about one unit in the last place; x is kept between -87 and 88, where float32 has room.
-
-    x is split into n·ln 2 + r with |r| ≤ ln 2 / 2 (ln 2 in two parts, so that r is exact), e**r is the Taylor series
-    to degree 7, whose remainder is below 6e-9, and 2**n is made from its bits.
-    """
-    x = minimum(maximum(x, splat(np.float32(-87.0))), splat(np.float32(88.0)))
-    whole = round_even(x * splat(LOG2_E))
-    r = fma(whole, splat(-LN2_HIGH), x)
-    r = fma(whole, splat(-LN2_LOW), r)
-    series = fma(splat(np.float32(1 / 5040)), r, splat(np.float32(1 / 720)))
-    series = fma(series, r, splat(np.float32(1 / 120)))
-    series = fma(series, r, splat(np.float32(1 / 24)))
-    series = fma(series, r, splat(np.float32(1 / 6)))
-    series = fma(series, r, splat(np.float32(0.5)))
-    one = splat(np.float32(1.0))
-    series = fma(series, r, one)
-    return fma(series, r, one) * power_of_two(whole)

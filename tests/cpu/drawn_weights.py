@@ -144,6 +144,7 @@ class DrawnActivations:
     whole: NDArray[np.int8]
     scales: NDArray[np.float32]
     sums: NDArray[np.int32]
+    shifts: NDArray[np.int32]
     exact: NDArray[np.float64]
     quantised: NDArray[np.float64]
 
@@ -159,6 +160,7 @@ def draw_activations(x: NDArray[Any]) -> DrawnActivations:
     divided = groups / np.where(scales == 0, 1, scales)[..., None]
     whole = np.rint(divided).astype(np.int8)  # [T, K/32, 32]
     sums = 8 * whole.sum(-1, dtype=np.int32)
+    shifts = nibble_shifts(whole)
     words = x.copy()
     exact = x.astype(np.float64)
     if current_target().has_bf16:
@@ -166,12 +168,24 @@ def draw_activations(x: NDArray[Any]) -> DrawnActivations:
         exact = as_bfloat16(x).astype(np.float64)
     quantised = (whole * scales.astype(np.float64)[..., None]).reshape(x.shape)
     whole = np.ascontiguousarray(whole.reshape(x.shape))
-    arrays = (words, whole, scales, sums)
+    arrays = (words, whole, scales, sums, shifts)
     made = record(
         ACTIVATIONS,
-        dict(zip(("words", "whole", "scales", "sums"), map(address, arrays), strict=True)) | {"width": x.shape[1]},
+        dict(zip(ACTIVATIONS.names, (*map(address, arrays), x.shape[1]), strict=True)),
     )
-    return DrawnActivations(made, words, whole, scales, sums, exact, quantised)
+    return DrawnActivations(made, *arrays, exact, quantised)
+
+
+def nibble_shifts(whole: NDArray[Any]) -> NDArray[np.int32]:
+    """What lanes' sums of 4-bit products begin with: -8·Σx, or as two int16 the elements 0, 1 and 2, 3 of every four.
+
+    whole: [..., 32] int8
+    return: [...]
+    """
+    halves = -8 * whole.reshape(*whole.shape[:-1], 8, 2, 2).sum((-3, -1), dtype=np.int32)  # [..., 2]
+    if current_target().dot == "avx2":
+        return (halves[..., 0] & 0xFFFF) | (halves[..., 1] << 16)
+    return halves.sum(-1, dtype=np.int32)
 
 
 def matrix_record(array: NDArray[np.float32]) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kaishu.batch import SequenceTokens, pack
-from kaishu.cpu.attention import SEGMENT
+from kaishu.cpu.page_products import SEGMENT
 from kaishu.cpu.target import current_target
 from tests.cpu.packed_models import PAGE_TOKENS, activations_after, matrix_after
 from tests.cpu.test_pages import page_as_drawn

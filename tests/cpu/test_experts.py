@@ -116,6 +116,7 @@ def test_rows_lie_by_expert_then_by_token_and_carry_their_activations(weights, o
         ("whole", np.int8, width),
         ("scales", np.uint32, width // 32),
         ("sums", np.int32, width // 32),
+        ("shifts", np.int32, width // 32),
     ):
         moved = memory_at(int(rows[name]), (TOKENS * 2, columns), dtype)[found.places]  # [T, k, columns]
         source = memory_at(int(sources[name]), (TOKENS, columns), dtype)

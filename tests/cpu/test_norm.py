@@ -12,6 +12,7 @@ from kaishu.cpu.records import ACTIVATIONS, address, record
 from kaishu.cpu.target import current_target
 from kaishu.cpu.vector import pointer
 from kaishu.reference.norm import rms_norm as reference_rms_norm
+from tests.cpu.drawn_weights import nibble_shifts
 
 EPS = np.float32(1e-6)
 
@@ -75,10 +76,17 @@ class Rows:
         self.whole = np.full((3, width), 99, np.int8)
         self.scales = np.full((3, width // 32), 5, np.float32)
         self.sums = np.full((3, width // 32), 12345, np.int32)
-        arrays = {"words": self.words, "whole": self.whole, "scales": self.scales, "sums": self.sums}
+        self.shifts = self.sums.copy()
+        arrays = {name: getattr(self, name) for name in ACTIVATIONS.names[:-1]}
         fields = {name: address(array) for name, array in arrays.items()}
         prepare(record(ACTIVATIONS, fields | {"width": width}), 1, len(row), True)
-        for array, kept in ((self.words, 5), (self.whole, 99), (self.scales, 5), (self.sums, 12345)):
+        for array, kept in (
+            (self.words, 5),
+            (self.whole, 99),
+            (self.scales, 5),
+            (self.sums, 12345),
+            (self.shifts, 12345),
+        ):
             groups = len(row) // (32 if array.shape[1] == width // 32 and width >= 32 else 1)
             assert (array[[0, 2]] == kept).all() and (array[1, groups:] == kept).all()
 
@@ -103,6 +111,7 @@ def test_activations_are_quantised_as_defined(width, size, scale, rng):
     assert np.array_equal(rows.whole[1, :size], whole)
     assert np.array_equal(rows.scales[1, : size // 32], scales)
     assert np.array_equal(rows.sums[1, : size // 32], sums)
+    assert np.array_equal(rows.shifts[1, : size // 32], nibble_shifts(whole.reshape(-1, 32)))
     assert np.abs(whole).max() == 127, "the largest takes the last whole number"
     step = np.repeat(scales.astype(np.float64), 32)
     assert (np.abs(whole * step - row) <= step * (0.5 + 1e-4)).all()
@@ -117,7 +126,12 @@ def test_halves_are_rounded_to_even():
 @pytest.mark.parametrize("value", [0.0, -0.0, 1e-31, 1e-45])
 def test_a_group_of_zeros_or_nearly_so_is_zero(value):
     rows = Rows(np.full(64, value, np.float32))
-    assert (rows.whole[1] == 0).all() and (rows.sums[1] == 0).all() and (rows.scales[1] < 1e-30).all()
+    assert (
+        (rows.whole[1] == 0).all()
+        and (rows.sums[1] == 0).all()
+        and (rows.shifts[1] == 0).all()
+        and (rows.scales[1] < 1e-30).all()
+    )
 
 
 @pytest.mark.parametrize("place", [0, 7, 31])

@@ -20,7 +20,7 @@ def page_as_drawn(memory, layout, page_tokens, page, layer, head):
     """
     lanes, head_dim = layout.lanes, padded(layout.config.head_dim, GROUP)
     size, heads = head_dim * page_tokens, layout.config.num_key_value_heads
-    page_size = 2 * size * heads * layout.config.num_hidden_layers
+    page_size = 2 * size * (heads * layout.config.num_hidden_layers + 1)
     start = page * page_size + (layer * heads + head) * 2 * size
     slot, channel = np.indices((page_tokens, head_dim))
     keys = ((slot // lanes * (head_dim // 2) + channel // 2) * lanes + slot % lanes) * 2 + channel % 2

@@ -17,6 +17,7 @@ from kaishu.cpu.products import (
     low_nibbles,
     multiply_pairs,
     pair_words,
+    shifted_nibble_sums,
     store_tile,
     wide_tokens,
     zero_byte_sums,
@@ -25,7 +26,7 @@ from kaishu.cpu.products import (
 )
 from kaishu.cpu.target import current_target
 from kaishu.cpu.vector import lanes, load, load_bytes, load_pairs, pointer
-from tests.cpu.drawn_weights import as_bfloat16, bfloat16_bits, bfloat16_values
+from tests.cpu.drawn_weights import as_bfloat16, bfloat16_bits, bfloat16_values, nibble_shifts
 from tests.cpu.rounding import multiplied_added
 
 TARGET = current_target()
@@ -34,9 +35,9 @@ STRIDE = 37  # bytes between two tokens' activations, not a multiple of anything
 
 
 @njit
-def nibble_group(packed, whole, scales, x_scales, x_sums, plain, centred):
+def nibble_group(packed, whole, scales, x_scales, x_sums, x_shifts, plain, centred):
     """Both ways to add one group of 32; plain and centred: [tokens, lanes + 1]."""
-    plain_sums, centred_sums = zero_nibble_sums(WIDE), zero_nibble_sums(WIDE)
+    plain_sums, centred_sums = zero_nibble_sums(WIDE), shifted_nibble_sums(WIDE, pointer(x_shifts), 1, 2)
     for part in range(4):
         bytes_ = load_bytes(pointer(packed), part * 4 * lanes())
         low, high = low_nibbles(bytes_), high_nibbles(bytes_)
@@ -45,9 +46,9 @@ def nibble_group(packed, whole, scales, x_scales, x_sums, plain, centred):
         centred_sums = dot_nibbles(centred_sums, low, pointer(whole), 3 + part * 4, 37)
         centred_sums = dot_nibbles(centred_sums, high, pointer(whole), 3 + part * 4 + 16, 37)
     scale, tile = load(pointer(scales), 0), zero_tile(WIDE)
-    added = add_nibble_group(tile, plain_sums, scale, pointer(x_scales), pointer(x_sums), 1, 2, False)
+    added = add_nibble_group(tile, plain_sums, scale, pointer(x_scales), pointer(x_sums), 1, 2)
     store_tile(pointer(plain), 0, lanes() + 1, added)
-    added = add_nibble_group(tile, centred_sums, scale, pointer(x_scales), pointer(x_sums), 1, 2, True)
+    added = add_nibble_group(tile, centred_sums, scale, pointer(x_scales), pointer(x_sums), 1, 2)
     store_tile(pointer(centred), 0, lanes() + 1, added)
 
 
@@ -58,8 +59,8 @@ def byte_group(packed, whole, scales, x_scales, x_sums, start, out):
     for part in range(8):
         sums = dot_bytes(sums, load_bytes(pointer(packed), part * 4 * lanes()), pointer(whole), 3 + part * 4, 37)
     scale = load(pointer(scales), 0)
-    tile = add_byte_group(zero_tile(WIDE), sums, scale, pointer(x_scales), pointer(x_sums), 1, 2, True)
-    tile = add_byte_group(tile, sums, load(pointer(start), 0), pointer(x_scales), pointer(x_sums), 1, 2, True)
+    tile = add_byte_group(zero_tile(WIDE), sums, scale, pointer(x_scales), pointer(x_sums), 1, 2)
+    tile = add_byte_group(tile, sums, load(pointer(start), 0), pointer(x_scales), pointer(x_sums), 1, 2)
     store_tile(pointer(out), 0, lanes(), tile)
 
 
@@ -126,7 +127,9 @@ def test_products_of_4_bit_weights_are_exact(values, draw, rng):
     first, last = in_lanes(weights)[:4], in_lanes(weights)[4:]  # inputs 0 to 15 and 16 to 31
     packed = (first | last << 4).astype(np.uint8).ravel()
     ones, plain, centred = np.ones(2 * TOKENS + LANES, np.float32), *np.full((2, TOKENS, LANES + 1), 5, np.float32)
-    nibble_group(packed, memory, ones, ones, sums, plain, centred)
+    shifts = np.full(2 * TOKENS + 1, 99_999, np.int32)
+    shifts[1::2] = nibble_shifts(x.astype(np.int8))
+    nibble_group(packed, memory, ones, ones, sums, shifts, plain, centred)
     assert np.array_equal(plain[:, :LANES], x @ weights.T)
     assert np.array_equal(centred[:, :LANES], x @ (weights - 8).T)
     assert (plain[:, LANES] == 5).all(), "nothing is written between two tokens' results"

@@ -1,0 +1,154 @@
+"""Products with pages: queries times keys, and weights times values; the two sums that attention consists of.
+
+Owns the tiles that walk over pages. Knows nothing of softmax, of masks, or of which sequence it serves. attention.py
+calls two pairs of functions, for a whole tile of rows (a prompt) and for few rows (decoding), in which each sum is
+computed in the same order, so that the results have the same bits.
+
+A whole tile of four rows is limited by arithmetic, as a linear layer is. Few rows are limited by memory: every key and
+value is read for two products a row. There are four blocks at a time, since a sum of products waits four cycles for
+each, and while a piece is multiplied the next one is fetched.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from kaishu.cpu.linear import wide_bf16
+from kaishu.cpu.products import WIDE, multiply_pairs, pair_words, store_tile, zero_tile
+from kaishu.cpu.vector import KERNEL, halves_at, lanes, load_pairs, moved, prefetch
+
+SEGMENT = 256  # positions that share a softmax (see attention.py); rows of scores are so far apart
+
+
+def _values_tile(tokens: int) -> Any:
+    @njit(**KERNEL)
+    def tile(pages, table, count, offset, x, x_index, out, out_index):
+        """Two blocks of channels of the values in `count` pages, weighed by the tile's rows."""
+        memory, width, words, pairs = halves_at(pages.memory), lanes(), pair_words(), pages.page_tokens // 2
+        first, second = zero_tile(tokens), zero_tile(tokens)
+        for page in range(count):
+            start = table[page] * pages.page_size + offset
+            for pair in range(pairs):
+                place = x_index + (page * pairs + pair) * words
+                first = multiply_pairs(first, load_pairs(memory, start + pair * 2 * width), x, place, SEGMENT)
+                weights = load_pairs(memory, start + (pairs + pair) * 2 * width)
+                second = multiply_pairs(second, weights, x, place, SEGMENT)
+        store_tile(out, out_index, pages.head_dim, first)
+        store_tile(out, out_index + width, pages.head_dim, second)
+
+    return tile
+
+
+def _few_values_tile(tokens: int) -> Any:
+    @njit(**KERNEL)
+    def tile(pages, table, count, offsets, x, x_index, out, targets):
+        """As above for one or two rows, and twice as many blocks: a sum is waited for, so there have to be enough."""
+        memory, width, words, pairs = halves_at(pages.memory), lanes(), pair_words(), pages.page_tokens // 2
+        a, b, c, d = zero_tile(tokens), zero_tile(tokens), zero_tile(tokens), zero_tile(tokens)
+        for page in range(count):
+            start = table[page] * pages.page_size
+            for pair in range(pairs):
+                place = x_index + (page * pairs + pair) * words
+                here, there = start + offsets[0] + pair * 2 * width, start + offsets[1] + pair * 2 * width
+                prefetch(memory, here + 4 * pairs * 2 * width + pair * 2 * width)
+                prefetch(memory, there + 4 * pairs * 2 * width + pair * 2 * width)
+                a = multiply_pairs(a, load_pairs(memory, here), x, place, SEGMENT)
+                b = multiply_pairs(b, load_pairs(memory, here + pairs * 2 * width), x, place, SEGMENT)
+                c = multiply_pairs(c, load_pairs(memory, there), x, place, SEGMENT)
+                d = multiply_pairs(d, load_pairs(memory, there + pairs * 2 * width), x, place, SEGMENT)
+        store_tile(out, targets[0], pages.head_dim, a)
+        store_tile(out, targets[0] + width, pages.head_dim, b)
+        store_tile(out, targets[1], pages.head_dim, c)
+        store_tile(out, targets[1] + width, pages.head_dim, d)
+
+    return tile
+
+
+def _few_keys_tile(tokens: int) -> Any:
+    @njit(**KERNEL)
+    def tile(pages, places, x, x_index, out, out_index, other_index):
+        """Two blocks of positions of each of two pages; what is read next is fetched: the same blocks of two more
+        pages, and the values that belong to these.
+
+        places: where in the pages' memory the blocks of the two pages begin, and of the two to fetch
+        """
+        memory, width, words, pairs = halves_at(pages.memory), lanes(), pair_words(), pages.head_dim // 2
+        a, b, c, d = zero_tile(tokens), zero_tile(tokens), zero_tile(tokens), zero_tile(tokens)
+        here, there, next_here, next_there, here_values, there_values = places
+        share = 8 * width * pages.page_tokens // pages.head_dim
+        for pair in range(pairs):
+            place, line = x_index + pair * words, pair * 4 * width
+            prefetch(memory, next_here + line)
+            prefetch(memory, next_there + line)
+            prefetch(memory, here_values + pair * share)
+            prefetch(memory, there_values + pair * share)
+            a = multiply_pairs(a, load_pairs(memory, here + pair * 2 * width), x, place, pages.head_dim)
+            b = multiply_pairs(b, load_pairs(memory, here + (pairs + pair) * 2 * width), x, place, pages.head_dim)
+            c = multiply_pairs(c, load_pairs(memory, there + pair * 2 * width), x, place, pages.head_dim)
+            d = multiply_pairs(d, load_pairs(memory, there + (pairs + pair) * 2 * width), x, place, pages.head_dim)
+        store_tile(out, out_index, SEGMENT, a)
+        store_tile(out, out_index + width, SEGMENT, b)
+        store_tile(out, other_index, SEGMENT, c)
+        store_tile(out, other_index + width, SEGMENT, d)
+
+    return tile
+
+
+_wide_values, _two_values, _one_value = _values_tile(WIDE), _few_values_tile(2), _few_values_tile(1)
+_two_keys, _one_key = _few_keys_tile(2), _few_keys_tile(1)
+
+
+@njit(**KERNEL)
+def few_scores(pages, table, keys, count, queries, query_index, rows, scores, score_index):
+    """scores[r, s] = query[r] · key[s] for few rows and the positions s of `count` pages, two pages at a time."""
+    step, tokens = pages.page_size, pages.page_tokens
+    for page in range(0, count, 2):
+        last = count - 1
+        other, ahead, further = min(page + 1, last), min(page + 2, last), min(page + 3, last)
+        values, other_values = table[page] * step + keys + pages.head_size, table[other] * step + keys + pages.head_size
+        for block in range(0, tokens, 2 * lanes()):
+            own = keys + block * pages.head_dim
+            here, there = table[page] * step + own, table[other] * step + own
+            places = (here, there, table[ahead] * step + own, table[further] * step + own, values, other_values)
+            column, other_column = score_index + page * tokens + block, score_index + other * tokens + block
+            for row in range(0, rows, 2):
+                x_index, out = query_index + row * pages.head_dim, row * SEGMENT
+                if row + 2 <= rows:
+                    _two_keys(pages, places, queries, x_index, scores, out + column, out + other_column)
+                else:
+                    _one_key(pages, places, queries, x_index, scores, out + column, out + other_column)
+
+
+@njit(**KERNEL)
+def few_gathered(pages, table, values, count, scores, score_index, rows, out, out_index):
+    """out[r] = Σ scores[r, s] · value[s] for few rows, four blocks of channels at a time."""
+    for channel in range(0, pages.head_dim, 4 * lanes()):
+        other = min(channel + 2 * lanes(), pages.head_dim - 2 * lanes())
+        offsets = (values + channel * pages.page_tokens, values + other * pages.page_tokens)
+        for row in range(0, rows, 2):
+            x_index, place = score_index + row * SEGMENT, out_index + row * pages.head_dim + channel
+            targets = (place, place + other - channel)
+            if row + 2 <= rows:
+                _two_values(pages, table, count, offsets, scores, x_index, out, targets)
+            else:
+                _one_value(pages, table, count, offsets, scores, x_index, out, targets)
+
+
+@njit(**KERNEL)
+def tile_scores(pages, table, keys, count, queries, query_index, scores, score_index):
+    """scores[r, s] = query[r] · key[s] for a whole tile of rows."""
+    for page in range(count):
+        for block in range(0, pages.page_tokens, 2 * lanes()):
+            weights = moved(halves_at(pages.memory), table[page] * pages.page_size + keys + block * pages.head_dim)
+            column = score_index + page * pages.page_tokens + block
+            wide_bf16(weights, pages.head_dim // 2, queries, query_index, pages.head_dim, scores, column, SEGMENT)
+
+
+@njit(**KERNEL)
+def tile_gathered(pages, table, values, count, scores, score_index, out, out_index):
+    """out[r] = Σ scores[r, s] · value[s] for a whole tile of rows."""
+    for channel in range(0, pages.head_dim, 2 * lanes()):
+        offset = values + channel * pages.page_tokens
+        _wide_values(pages, table, count, offset, scores, score_index, out, out_index + channel)
