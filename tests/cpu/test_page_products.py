@@ -68,7 +68,7 @@ class DrawnPages:
 
 
 def words_of(rows):
-    """Rows as kernels read them, float32 or pairs of bfloat16 in the first half of each row; and what they stand for."""
+    """Rows as kernels read them, float32 or pairs of bfloat16 in the first half of each row; what they stand for."""
     rows = rows.astype(np.float32)
     if not HAS_BF16:
         return rows, rows.astype(np.float64)
