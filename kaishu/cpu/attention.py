@@ -15,11 +15,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from kaishu.cpu.bfloat_products import pair_words
 from kaishu.cpu.exponential import exponential
 from kaishu.cpu.norm import round_words
 from kaishu.cpu.page_products import SEGMENT, few_gathered, few_scores, tile_gathered, tile_scores
 from kaishu.cpu.pages import place_of
-from kaishu.cpu.products import pair_words, wide_tokens
+from kaishu.cpu.products import wide_tokens
 from kaishu.cpu.vector import (
     KERNEL,
     at_least,

@@ -16,6 +16,7 @@ from typing import Any
 
 from numba import njit
 
+from kaishu.cpu.bfloat_products import multiply_pairs, pair_words
 from kaishu.cpu.layout import BF16, BIAS, BLOCKS, INPUTS, INT4, INT8, KIND, MINIMUMS, SCALES, WEIGHTS
 from kaishu.cpu.products import (
     WIDE,
@@ -26,8 +27,6 @@ from kaishu.cpu.products import (
     dot_nibbles,
     high_nibbles,
     low_nibbles,
-    multiply_pairs,
-    pair_words,
     shifted_nibble_sums,
     store_tile,
     wide_tokens,
@@ -48,6 +47,7 @@ from kaishu.cpu.vector import (
     load_bytes,
     load_half,
     load_pairs,
+    moved,
     prefetch,
     store,
 )
@@ -121,21 +121,44 @@ def _int8_tile(tokens: int) -> Any:
     return tile
 
 
-def _bf16_tile(tokens: int) -> Any:
+@njit(**KERNEL)
+def wide_bf16(weights, pairs, x, x_index, x_stride, out, out_index, out_stride):
+    """Two blocks of rows of bfloat16 for a whole tile of tokens; attention uses it for keys, too.
+
+    weights: pointer to [2, pairs, lanes, 2] bfloat16
+    x:       pointer to words; row t starts at x_index + t · x_stride
+    out:     pointer to float32; row t's 2 · lanes results start at out_index + t · out_stride
+    """
+    width, words = lanes(), pair_words()
+    first, second = zero_tile(WIDE), zero_tile(WIDE)
+    for pair in range(pairs):
+        place = x_index + pair * words
+        first = multiply_pairs(first, load_pairs(weights, pair * 2 * width), x, place, x_stride)
+        second = multiply_pairs(second, load_pairs(weights, (pairs + pair) * 2 * width), x, place, x_stride)
+    store_tile(out, out_index, out_stride, first)
+    store_tile(out, out_index + width, out_stride, second)
+
+
+def _few_bf16_tile(tokens: int) -> Any:
     @njit(**KERNEL)
-    def tile(weights, pairs, x, x_index, x_stride, out, out_index, out_stride):
-        """Two blocks of rows, so that there are enough sums to keep the multipliers busy."""
+    def tile(weights, other, pairs, x, x_index, x_stride, out, out_index, other_index, out_stride):
+        """Four blocks of rows, since a sum of products waits four cycles for each; two of them begin at `other`."""
         width, words = lanes(), pair_words()
-        first, second = zero_tile(tokens), zero_tile(tokens)
+        a, b, c, d = zero_tile(tokens), zero_tile(tokens), zero_tile(tokens), zero_tile(tokens)
         for pair in range(pairs):
-            place = x_index + pair * words
-            if tokens == 1:
-                prefetch(weights, pair * 2 * width + AHEAD_BYTES // 2)
-                prefetch(weights, (pairs + pair) * 2 * width + AHEAD_BYTES // 2)
-            first = multiply_pairs(first, load_pairs(weights, pair * 2 * width), x, place, x_stride)
-            second = multiply_pairs(second, load_pairs(weights, (pairs + pair) * 2 * width), x, place, x_stride)
-        store_tile(out, out_index, out_stride, first)
-        store_tile(out, out_index + width, out_stride, second)
+            place, low, high = x_index + pair * words, pair * 2 * width, (pairs + pair) * 2 * width
+            ahead = pair + AHEAD_BYTES // (4 * width)
+            ahead += 3 * pairs if ahead >= pairs else 0  # behind the block's end the next four begin
+            for block in range(4):
+                prefetch(weights, (ahead + block * pairs) * 2 * width)
+            a = multiply_pairs(a, load_pairs(weights, low), x, place, x_stride)
+            b = multiply_pairs(b, load_pairs(weights, high), x, place, x_stride)
+            c = multiply_pairs(c, load_pairs(weights, other + low), x, place, x_stride)
+            d = multiply_pairs(d, load_pairs(weights, other + high), x, place, x_stride)
+        store_tile(out, out_index, out_stride, a)
+        store_tile(out, out_index + width, out_stride, b)
+        store_tile(out, other_index, out_stride, c)
+        store_tile(out, other_index + width, out_stride, d)
 
     return tile
 
@@ -161,30 +184,7 @@ def _block_of(wide: Any, two: Any, one: Any) -> Any:
 _int4_block = _block_of(_int4_tile(WIDE, False), _int4_tile(2, False), _int4_tile(1, False))
 _int4_minimum_block = _block_of(_int4_tile(WIDE, True), _int4_tile(2, True), _int4_tile(1, True))
 _int8_block = _block_of(_int8_tile(WIDE), _int8_tile(2), _int8_tile(1))
-wide_bf16, _two_bf16, _one_bf16 = _bf16_tile(WIDE), _bf16_tile(2), _bf16_tile(1)
-
-
-@njit(**KERNEL)
-def _bf16_rows(weights, pairs, x, x_index, x_stride, tokens, out, out_index, out_stride):
-    """Two blocks of rows of bfloat16 times `tokens` rows of activation words.
-
-    weights: pointer to [2, pairs, lanes, 2] bfloat16
-    x:       pointer to words; row t starts at x_index + t · x_stride
-    out:     pointer to float32; row t's 2 · lanes results start at out_index + t · out_stride
-    """
-    token = 0
-    while token + wide_tokens() <= tokens:
-        wide_bf16(weights, pairs, x, x_index, x_stride, out, out_index, out_stride)
-        token, x_index, out_index = (
-            token + wide_tokens(),
-            x_index + wide_tokens() * x_stride,
-            out_index + wide_tokens() * out_stride,
-        )
-    while token + 2 <= tokens:
-        _two_bf16(weights, pairs, x, x_index, x_stride, out, out_index, out_stride)
-        token, x_index, out_index = token + 2, x_index + 2 * x_stride, out_index + 2 * out_stride
-    if token < tokens:
-        _one_bf16(weights, pairs, x, x_index, x_stride, out, out_index, out_stride)
+_two_bf16, _one_bf16 = _few_bf16_tile(2), _few_bf16_tile(1)
 
 
 @njit(**KERNEL)
@@ -211,14 +211,28 @@ def linear_blocks(model, which, first, last, x, first_row, last_row, out, column
 
 @njit(**KERNEL)
 def _bf16_blocks(model, which, first, last, x, start, stop, out, column):
-    width, inputs = lanes(), linear_field(model, which, INPUTS)
+    width, pairs = lanes(), linear_field(model, which, INPUTS) // 2
     address, target, stride = model.address + linear_field(model, which, WEIGHTS), floats_at(out.at), out.width
-    for block in range(first, last, 2):
-        weights = halves_at(address + block * width * inputs * 2)
-        place = start * stride + column + block * width
-        _bf16_rows(
-            weights, inputs // 2, floats_at(x.words), start * x.width, x.width, stop - start, target, place, stride
-        )
+    words, row, block_size = floats_at(x.words), x.width, pairs * 2 * width
+    for block in range(first, last, 4):
+        other = min(block + 2, last - 2)
+        weights, other_weights = halves_at(address + block * block_size * 2), (other - block) * block_size
+        token = start
+        while token + wide_tokens() <= stop:
+            place = token * stride + column
+            wide_bf16(weights, pairs, words, token * row, row, target, place + block * width, stride)
+            if other > block:
+                others = moved(weights, other_weights)
+                wide_bf16(others, pairs, words, token * row, row, target, place + other * width, stride)
+            token += wide_tokens()
+        while token < stop:
+            place = token * stride + column
+            own, another = place + block * width, place + other * width
+            if token + 2 <= stop:
+                _two_bf16(weights, other_weights, pairs, words, token * row, row, target, own, another, stride)
+            else:
+                _one_bf16(weights, other_weights, pairs, words, token * row, row, target, own, another, stride)
+            token += 2
 
 
 @njit(**KERNEL)

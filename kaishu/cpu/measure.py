@@ -17,12 +17,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from kaishu.cpu.bfloat_products import multiply_pairs, pair_words
 from kaishu.cpu.products import (
     WIDE,
     dot_bytes,
     dot_nibbles,
-    multiply_pairs,
-    pair_words,
     store_tile,
     wide_tokens,
     zero_byte_sums,

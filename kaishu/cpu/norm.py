@@ -11,12 +11,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from kaishu.cpu.products import nibble_shift, pair_words
-from kaishu.cpu.scalars import bfloat_bits
+from kaishu.cpu.bfloat_products import pair_words
+from kaishu.cpu.products import nibble_shift
 from kaishu.cpu.vector import (
     KERNEL,
     floats_at,
     fma,
+    halves_at,
     int8_at,
     int32_at,
     lanes,
@@ -27,9 +28,9 @@ from kaishu.cpu.vector import (
     round_even,
     splat,
     store,
+    store_bfloat16,
     store_int8,
     sum_lanes,
-    words_at,
 )
 
 
@@ -90,9 +91,10 @@ def _quantise(x, row, inputs):
 
 @njit(**KERNEL)
 def round_words(address, start, count):
-    """float32 to pairs of bfloat16, nearest even, in place: two values become one word at half the distance."""
-    values, words = floats_at(address), words_at(address)
-    for pair in range(count // 2):
-        low = np.uint32(bfloat_bits(values[start + 2 * pair]))
-        high = np.uint32(bfloat_bits(values[start + 2 * pair + 1]))
-        words[start + pair] = np.uint32(low | np.uint32(high << np.uint32(16)))
+    """float32 to pairs of bfloat16, nearest even, in place: two values become one word at half the distance.
+
+    count: a multiple of the lanes
+    """
+    values, halves = floats_at(address), halves_at(address)
+    for k in range(0, count, lanes()):
+        store_bfloat16(halves, 2 * start + k, load(values, start + k))

@@ -15,8 +15,9 @@ from typing import Any
 
 from numba import njit
 
+from kaishu.cpu.bfloat_products import multiply_pairs, pair_words
 from kaishu.cpu.linear import wide_bf16
-from kaishu.cpu.products import WIDE, multiply_pairs, pair_words, store_tile, zero_tile
+from kaishu.cpu.products import WIDE, store_tile, zero_tile
 from kaishu.cpu.vector import KERNEL, halves_at, lanes, load_pairs, moved, prefetch
 
 SEGMENT = 256  # positions that share a softmax (see attention.py); rows of scores are so far apart

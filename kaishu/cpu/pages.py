@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from kaishu.config import ModelConfig
 from kaishu.cpu.layout import GROUP, padded
 from kaishu.cpu.records import PAGES, address, record
-from kaishu.cpu.scalars import bfloat_bits
-from kaishu.cpu.vector import KERNEL, halves_at, lanes
+from kaishu.cpu.vector import KERNEL, halves_at, lanes, words_at
 
 
 def allocate_pages(config: ModelConfig, num_pages: int, page_tokens: int, lanes: int) -> tuple[Any, NDArray[np.uint16]]:
@@ -72,22 +71,21 @@ def place_of(pages, page, layer, head):
 
 @njit(**KERNEL)
 def store_key(pages, place, slot, key, index):
-    """key: pointer to float32; the rotated key, zeros behind it, starts at `index`"""
-    memory, width = halves_at(pages.memory), lanes()
-    start = place + (slot // width * (pages.head_dim // 2) * width + slot % width) * 2
-    for pair in range(pages.head_dim // 2):
-        memory[start + pair * width * 2] = bfloat_bits(key[index + 2 * pair])
-        memory[start + pair * width * 2 + 1] = bfloat_bits(key[index + 2 * pair + 1])
+    """key: pointer to pairs of bfloat16; the rotated key, zeros behind it, starts at `index`"""
+    memory, width, pairs = words_at(pages.memory), lanes(), pages.head_dim // 2
+    start = place // 2 + slot // width * pairs * width + slot % width
+    for pair in range(pairs):
+        memory[start + pair * width] = key[index + pair]
 
 
 @njit(**KERNEL)
 def store_value(pages, place, slot, value, index):
-    """value: pointer to float32; the value, zeros behind it, starts at `index`"""
+    """value: pointer to bfloat16; the value, zeros behind it, starts at `index`"""
     memory, width, pairs = halves_at(pages.memory), lanes(), pages.page_tokens // 2
     start = place + pages.head_size + slot // 2 * width * 2 + slot % 2
     for block in range(pages.head_dim // width):
         for lane in range(width):
-            memory[start + (block * pairs * width + lane) * 2] = bfloat_bits(value[index + block * width + lane])
+            memory[start + (block * pairs * width + lane) * 2] = value[index + block * width + lane]
 
 
 @njit(**KERNEL)

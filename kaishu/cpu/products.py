@@ -1,6 +1,6 @@
 """Tiles, and the products that fill them: rows of weights times the activations of several tokens.
 
-Owns the instructions that differ between CPU families: the int8 dot products and the bfloat16 product. A *tile* is a
+Owns the tiles, and the int8 dot products, whose instructions differ between CPU families. A *tile* is a
 tuple of vectors, the same `lanes` rows for several tokens, each token with a sum of its own; the number of tokens is a
 constant of the compiled code, so a tile lives in registers. Called by linear.py and attention.py.
 
@@ -36,6 +36,7 @@ from kaishu.cpu.vector import (
     floats,
     multiplied_added,
     packed_bytes,
+    read,
     splatted,
 )
 
@@ -104,7 +105,7 @@ def shifted_nibble_sums(typing: Any, tokens: Any, x_shifts: Any, index: Any, str
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, pointer, place, step = arguments
         shifts = [
-            _loaded(builder, pointer, builder.add(place, builder.mul(step, ir.Constant(I64, token))))
+            loaded(builder, pointer, builder.add(place, builder.mul(step, ir.Constant(I64, token))))
             for token in range(tile.count)
         ]
         lanes = current_target().lanes
@@ -248,7 +249,7 @@ def _nibble_total(builder: Any, sums: Any) -> Any:
     return called(builder, "llvm.x86.avx2.pmadd.wd", lanes, [sums, constant(sums.type, 1)])
 
 
-def _loaded(builder: Any, pointer: Any, index: Any) -> Any:
+def loaded(builder: Any, pointer: Any, index: Any) -> Any:
     return builder.load(builder.gep(pointer, [index]))
 
 
@@ -275,9 +276,9 @@ def _adding(is_nibble: bool) -> Any:
                 own = builder.add(place, builder.mul(step, ir.Constant(I64, token)))
                 whole = _nibble_total(builder, own_sums) if is_nibble else own_sums
                 if is_shifted:
-                    shift = builder.mul(_loaded(builder, token_sums, own), ir.Constant(I32, 16))
+                    shift = builder.mul(loaded(builder, token_sums, own), ir.Constant(I32, 16))
                     whole = builder.sub(whole, splatted(builder, shift, whole.type.count))
-                factor = builder.fmul(scales, splatted(builder, _loaded(builder, token_scales, own), total.type.count))
+                factor = builder.fmul(scales, splatted(builder, loaded(builder, token_scales, own), total.type.count))
                 results.append(multiplied_added(builder, builder.sitofp(whole, total.type), factor, total))
             return context.make_tuple(builder, tile, results)
 
@@ -299,80 +300,12 @@ def add_minimum(typing: Any, tile: Any, minimum: Any, x_scales: Any, x_sums: Any
         for token, total in enumerate(cgutils.unpack_tuple(builder, totals, tile.count)):
             own = builder.add(place, builder.mul(step, ir.Constant(I64, token)))
             eighth = ir.Constant(F32, 0.125)  # a power of two: exact
-            whole = builder.fmul(builder.sitofp(_loaded(builder, token_sums, own), F32), eighth)
-            factor = builder.fmul(_loaded(builder, token_scales, own), whole)
+            whole = builder.fmul(builder.sitofp(loaded(builder, token_sums, own), F32), eighth)
+            factor = builder.fmul(loaded(builder, token_scales, own), whole)
             results.append(multiplied_added(builder, smallest, splatted(builder, factor, total.type.count), total))
         return context.make_tuple(builder, tile, results)
 
     return tile(tile, minimum, x_scales, x_sums, types.int64, types.int64), generate
-
-
-# How many 32-bit words two neighbouring activations take: one with BF16 instructions, else two float32.
-pair_words = constant_of_target(lambda: 1 if current_target().has_bf16 else 2)
-
-
-def _multiplied_pair(builder: Any, totals: list[Any], pairs: Any, x_pointer: Any, places: list[Any]) -> list[Any]:
-    lanes = floats()
-    if current_target().has_bf16:
-        return [
-            called(
-                builder,
-                f"llvm.x86.avx512bf16.dpbf16ps.{32 * lanes.count}",
-                lanes.llvm,
-                [total, _as_bfloat(builder, pairs), _as_bfloat(builder, _splat_at(builder, x_pointer, place))],
-            )
-            for total, place in zip(totals, places, strict=True)
-        ]
-    bits = builder.bitcast(pairs, ir.VectorType(I32, lanes.count))
-    even = builder.bitcast(builder.shl(bits, constant(bits.type, 16)), lanes.llvm)
-    odd = builder.bitcast(builder.and_(bits, constant(bits.type, -65536)), lanes.llvm)
-    for weights, offset in ((even, 0), (odd, 1)):
-        totals = [
-            multiplied_added(
-                builder, weights, _splat_at(builder, x_pointer, builder.add(place, ir.Constant(I64, offset))), total
-            )
-            for total, place in zip(totals, places, strict=True)
-        ]
-    return totals
-
-
-def _splat_at(builder: Any, pointer: Any, place: Any) -> Any:
-    return splatted(builder, _loaded(builder, pointer, place), floats().count)
-
-
-class _BFloat(ir.types.Type):  # type: ignore[misc]
-    """LLVM's bfloat, which llvmlite has no name for."""
-
-    intrinsic_name = "bf16"
-
-    def _to_string(self) -> str:
-        return "bfloat"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BFloat)
-
-    def __hash__(self) -> int:
-        return hash("bfloat")
-
-
-def _as_bfloat(builder: Any, vector: Any) -> Any:
-    return builder.bitcast(vector, ir.VectorType(_BFloat(), 2 * floats().count))
-
-
-@intrinsic
-def multiply_pairs(typing: Any, tile: Any, pairs: Any, x: Any, index: Any, stride: Any) -> Any:
-    """tile[t] += weights · x[t]: two neighbours along K; token t's start at word x[index + t·stride].
-
-    With float32 activations the even neighbour is added first, then the odd one, each product rounded once (fma).
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        totals, weights, x_pointer, place, step = arguments
-        unpacked = cgutils.unpack_tuple(builder, totals, tile.count)
-        places = [builder.add(place, builder.mul(step, ir.Constant(I64, token))) for token in range(tile.count)]
-        return context.make_tuple(builder, tile, _multiplied_pair(builder, unpacked, weights, x_pointer, places))
-
-    return tile(tile, pairs, x, types.int64, types.int64), generate
 
 
 @intrinsic
@@ -388,3 +321,19 @@ def store_tile(typing: Any, target: Any, index: Any, stride: Any, tile: Any) -> 
         return context.get_dummy_value()
 
     return types.void(target, types.int64, types.int64, tile), generate
+
+
+@intrinsic(prefer_literal=True)
+def load_tile(typing: Any, tokens: Any, source: Any, index: Any, stride: Any) -> Any:
+    """Read what `store_tile` has written."""
+    tile = _tile_of(floats(), tokens)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, pointer, place, step = arguments
+        totals = []
+        for token in range(tile.count):
+            own = builder.add(place, builder.mul(step, ir.Constant(I64, token)))
+            totals.append(read(builder, pointer, own, tile.dtype.llvm, 4))
+        return context.make_tuple(builder, tile, totals)
+
+    return tile(tokens, source, types.int64, types.int64), generate

@@ -229,6 +229,26 @@ def store_int8(typing: Any, pointer: Any, index: Any, value: Any) -> Any:
 
 
 @intrinsic
+def store_bfloat16(typing: Any, pointer: Any, index: Any, value: Any) -> Any:
+    """Write a vector's lanes as neighbouring bfloat16: nearest, ties to even; what is no number stays so."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = ir.VectorType(I32, value.count)
+        bits = builder.bitcast(arguments[2], wide)
+        upper = builder.lshr(bits, constant(wide, 16))
+        odd = builder.and_(upper, constant(wide, 1))
+        rounded = builder.lshr(builder.add(builder.add(bits, constant(wide, 0x7FFF)), odd), constant(wide, 16))
+        is_nan = builder.fcmp_unordered("uno", arguments[2], arguments[2])
+        kept = builder.select(is_nan, builder.or_(upper, constant(wide, 0x40)), rounded)
+        narrow = builder.trunc(kept, ir.VectorType(I16, value.count))
+        place = builder.bitcast(builder.gep(arguments[0], [arguments[1]]), narrow.type.as_pointer())
+        builder.store(narrow, place).align = 2
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.int64, value), generate
+
+
+@intrinsic
 def prefetch(typing: Any, pointer: Any, index: Any) -> Any:
     """Have the cache line of pointer[index] fetched; any address will do, also beyond the end."""
 

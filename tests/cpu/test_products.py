@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numba import njit
 
+from kaishu.cpu.bfloat_products import multiply_pairs, pair_words
 from kaishu.cpu.products import (
     WIDE,
     add_byte_group,
@@ -15,8 +16,6 @@ from kaishu.cpu.products import (
     dot_nibbles,
     high_nibbles,
     low_nibbles,
-    multiply_pairs,
-    pair_words,
     shifted_nibble_sums,
     store_tile,
     wide_tokens,
