@@ -91,31 +91,3 @@ def multiply_pairs(typing: Any, tile: Any, pairs: Any, x: Any, index: Any, strid
         return context.make_tuple(builder, tile, _multiplied_pair(builder, unpacked, weights, x_pointer, places))
 
     return tile(tile, pairs, x, types.int64, types.int64), generate
-
-
-def _widened(emit: Any) -> Any:
-    def typed(typing: Any, pairs: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return emit(builder, arguments[0])
-
-        return floats()(pairs), generate
-
-    return intrinsic(typed)
-
-
-even_of, odd_of = _widened(_even), _widened(_odd)  # [lanes] float32: the first or the second of each pair
-
-
-@intrinsic
-def multiply_floats(typing: Any, tile: Any, weights: Any, x: Any, index: Any, stride: Any) -> Any:
-    """tile[t] += weights · x[t]: one element along K, float32; token t's is x[index + t·stride]."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        totals, vector, x_pointer, place, step = arguments
-        results = []
-        for token, total in enumerate(cgutils.unpack_tuple(builder, totals, tile.count)):
-            own = builder.add(place, builder.mul(step, ir.Constant(I64, token)))
-            results.append(multiplied_added(builder, vector, _splat_at(builder, x_pointer, own), total))
-        return context.make_tuple(builder, tile, results)
-
-    return tile(tile, weights, x, types.int64, types.int64), generate

@@ -36,7 +36,6 @@ from kaishu.cpu.vector import (
     floats,
     multiplied_added,
     packed_bytes,
-    read,
     splatted,
 )
 
@@ -250,6 +249,7 @@ def _nibble_total(builder: Any, sums: Any) -> Any:
 
 
 def loaded(builder: Any, pointer: Any, index: Any) -> Any:
+    """The number at an index of what `pointer` points to."""
     return builder.load(builder.gep(pointer, [index]))
 
 
@@ -321,19 +321,3 @@ def store_tile(typing: Any, target: Any, index: Any, stride: Any, tile: Any) -> 
         return context.get_dummy_value()
 
     return types.void(target, types.int64, types.int64, tile), generate
-
-
-@intrinsic(prefer_literal=True)
-def load_tile(typing: Any, tokens: Any, source: Any, index: Any, stride: Any) -> Any:
-    """Read what `store_tile` has written."""
-    tile = _tile_of(floats(), tokens)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, pointer, place, step = arguments
-        totals = []
-        for token in range(tile.count):
-            own = builder.add(place, builder.mul(step, ir.Constant(I64, token)))
-            totals.append(read(builder, pointer, own, tile.dtype.llvm, 4))
-        return context.make_tuple(builder, tile, totals)
-
-    return tile(tokens, source, types.int64, types.int64), generate

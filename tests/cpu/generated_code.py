@@ -16,7 +16,7 @@ from numba.core import compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from kaishu.cpu import linear, products, target, vector
+from kaishu.cpu import bfloat_products, linear, products, target, vector
 from kaishu.cpu.products import WIDE
 from kaishu.cpu.records import ACTIVATIONS
 
@@ -52,7 +52,7 @@ def assembly(text: str, triple: str, features: str) -> str:
 def main(triple: str, features: str) -> None:
     enabled = frozenset(word[1:] for word in features.split(",") if word.startswith("+"))
     chosen = target.target_from(enabled, triple.split("-")[0])
-    vector.current_target = products.current_target = lambda: chosen  # type: ignore[assignment]
+    vector.current_target = products.current_target = bfloat_products.current_target = lambda: chosen  # type: ignore[assignment]
     cpu_target.target_context.refresh()
     whole, activations = types.int64, numba.from_dtype(ACTIVATIONS)
     bytes_, halves, floats = (types.CPointer(kind) for kind in (types.uint8, types.uint16, types.float32))
@@ -62,7 +62,7 @@ def main(triple: str, features: str) -> None:
         ("int4", linear._int4_tile(WIDE, False), integers),
         ("int4_minimum", linear._int4_tile(WIDE, True), integers),
         ("int8", linear._int8_tile(WIDE), integers),
-        ("bf16", linear._bf16_tile(WIDE), bfloats),
+        ("bf16", linear.wide_bf16, bfloats),
     ):
         print(f"== {name}")
         print(assembly(optimised(function, arguments), triple, features))

@@ -1,4 +1,4 @@
-"""Products of whole numbers are exact at their extremes; those of bfloat16, and all sums, are rounded as stated."""
+"""Products of whole numbers are exact at their extremes, and sums are rounded as stated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from numba import njit
 
-from kaishu.cpu.bfloat_products import multiply_pairs, pair_words
 from kaishu.cpu.products import (
     WIDE,
     add_byte_group,
@@ -24,8 +23,8 @@ from kaishu.cpu.products import (
     zero_tile,
 )
 from kaishu.cpu.target import current_target
-from kaishu.cpu.vector import lanes, load, load_bytes, load_pairs, pointer
-from tests.cpu.drawn_weights import as_bfloat16, bfloat16_bits, bfloat16_values, nibble_shifts
+from kaishu.cpu.vector import lanes, load, load_bytes, pointer
+from tests.cpu.drawn_weights import nibble_shifts
 from tests.cpu.rounding import multiplied_added
 
 TARGET = current_target()
@@ -73,17 +72,8 @@ def minimum_added(minimums, x_scales, x_sums, out):
 
 
 @njit
-def pairs_multiplied(weights, pairs, x, stride, out):
-    tile = zero_tile(WIDE)
-    for pair in range(pairs):
-        place = 1 + pair * pair_words()
-        tile = multiply_pairs(tile, load_pairs(pointer(weights), pair * 2 * lanes()), pointer(x), place, stride)
-    store_tile(pointer(out), 0, lanes(), tile)
-
-
-@njit
 def sizes_of_tiles():
-    return len(zero_tile(WIDE)), len(zero_tile(2)), len(zero_tile(1)), wide_tokens(), pair_words()
+    return len(zero_tile(WIDE)), len(zero_tile(2)), len(zero_tile(1)), wide_tokens()
 
 
 def activations(rng, draw):
@@ -178,50 +168,5 @@ def test_a_minimum_adds_itself_times_the_sum_of_the_activations(rng):
     assert np.array_equal(out, multiplied_added(minimums[LANES:], factors[0:-1:2, None], once))
 
 
-def words_of(x):
-    """[tokens, K] as the kernels find them, one word further on. return: the words, and a row's length"""
-    if TARGET.has_bf16:
-        x = np.ascontiguousarray(bfloat16_bits(x)).view(np.float32)
-    return np.concatenate([[np.float32(1e30)], x.ravel()]), x.shape[1]
-
-
-def multiplied(bits, x):
-    """bits: [K, lanes] of bfloat16"""
-    inputs = len(bits)
-    packed = np.ascontiguousarray(bits.reshape(inputs // 2, 2, LANES).transpose(0, 2, 1)).ravel()
-    words, stride = words_of(x)
-    out = np.empty((TOKENS, LANES), np.float32)
-    pairs_multiplied(packed, inputs // 2, words, stride, out)
-    return out
-
-
-def test_whole_numbers_in_bfloat16_are_multiplied_exactly(rng):
-    weights, x = rng.integers(-100, 101, (64, LANES)), rng.integers(-100, 101, (TOKENS, 64))
-    found = multiplied(bfloat16_bits(weights), x.astype(np.float32))
-    assert np.array_equal(found, x @ weights)
-
-
-def test_pairs_are_multiplied_in_order_with_one_rounding_each(rng):
-    """Where a BF16 instruction does it, its own roundings are unlike any other's: then it is only held to float64."""
-    bits, x = bfloat16_bits(rng.normal(size=(96, LANES))), as_bfloat16(rng.normal(size=(TOKENS, 96)))
-    weights, found = bfloat16_values(bits), multiplied(bits, x)
-    terms = x.astype(np.float64)[:, :, None] * weights
-    assert (np.abs(found - terms.sum(1)) <= 97 * 2.0**-24 * np.abs(terms).sum(1)).all()
-    if not TARGET.has_bf16:
-        total = np.zeros((TOKENS, LANES), np.float32)
-        for k in range(96):
-            total = multiplied_added(*np.broadcast_arrays(x[:, k, None], weights[k], total))
-        assert np.array_equal(found, total)
-
-
-@pytest.mark.parametrize("token", range(TOKENS))
-def test_a_nan_stays_with_its_token(token, rng):
-    x = np.ones((TOKENS, 32), np.float32)
-    x[token, 5] = np.nan
-    found = multiplied(bfloat16_bits(np.ones((32, LANES))), x)
-    assert np.array_equal(np.isnan(found).all(1), np.arange(TOKENS) == token)
-    assert np.array_equal(np.isnan(found).any(1), np.arange(TOKENS) == token)
-
-
 def test_a_tile_has_as_many_tokens_as_the_target_says():
-    assert sizes_of_tiles() == (TOKENS, 2, 1, TOKENS, 1 if TARGET.has_bf16 else 2)
+    assert sizes_of_tiles() == (TOKENS, 2, 1, TOKENS)
