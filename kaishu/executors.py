@@ -1,7 +1,7 @@
 """Which executor computes a model, and in which form its weights are kept: the choice, its reason, and making it.
 
-Owns the rules behind `executor=`, `weights=`, `head=` and `device=`. Knows the two executors by their constructors
-alone. Used by llm.py and by the commands that measure.
+Owns the rules behind `executor=`, `weights=`, `head=`, `kv=` and `device=`. Knows the two executors by their
+constructors alone. Used by llm.py and by the commands that measure.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from kaishu.errors import InvalidParameterError, MissingDependencyError
 ExecutorName = Literal["auto", "cpu", "reference"]
 WeightsName = Literal["auto", "float32", "bf16", "int8", "int4"]
 HeadName = Literal["auto", "bf16", "int8", "int4"]
+KeyValueName = Literal["auto", "bf16", "int8"]
 REFERENCE_WEIGHTS = ("float32", "bf16")
 CPU_WEIGHTS = ("bf16", "int8", "int4")
 REFERENCE_PAGE_TOKENS = 16
@@ -31,6 +32,7 @@ class Choice:
     weights: how the layers' weights are kept
     head:    how the output head is kept; the reference model has no such choice
     reason:  why the weights are kept so, for the start line
+    kv:      how the kernels keep keys and values; the reference model has no such choice
     """
 
     executor: Literal["cpu", "reference"]
@@ -38,9 +40,10 @@ class Choice:
     head: Literal["bf16", "int8", "int4"] | None
     device: str
     reason: str
+    kv: Literal["bf16", "int8"] = "bf16"
 
 
-def choose(config: ModelConfig, executor: str, weights: str, head: str, device: str) -> Choice:
+def choose(config: ModelConfig, executor: str, weights: str, head: str, device: str, *, kv: str = "auto") -> Choice:
     """Settle every "auto", and refuse what doesn't go together.
 
     config: the model; its dtype is what the checkpoint stores
@@ -49,18 +52,20 @@ def choose(config: ModelConfig, executor: str, weights: str, head: str, device: 
     _check("executor", executor, get_args(ExecutorName))
     _check("weights", weights, get_args(WeightsName))
     _check("head", head, get_args(HeadName))
+    _check("kv", kv, get_args(KeyValueName))
     if not isinstance(device, str):
         raise InvalidParameterError("device", device, "a string: cpu, or the name of a torch device")
     wants_reference = device != "cpu" or weights == "float32"
     if executor == "reference" or (executor == "auto" and wants_reference):
+        _check("kv", kv, ("auto",), hint="Only executor='cpu' keeps keys and values in a form that can be chosen.")
         return _reference(config, weights, head, device)
     if device != "cpu":
         raise InvalidParameterError("device", device, "cpu with the CPU executor", hint="Or take executor='reference'.")
     _check("weights", weights, ("auto", *CPU_WEIGHTS), hint="float32 is computed by executor='reference'.")
-    return _cpu(config, weights, head)
+    return _cpu(config, weights, head, kv)
 
 
-def _cpu(config: ModelConfig, weights: str, head: str) -> Choice:
+def _cpu(config: ModelConfig, weights: str, head: str, kv: str) -> Choice:
     kept, reason = weights, "as asked"
     if weights == "auto":
         kept = "bf16"
@@ -68,7 +73,7 @@ def _cpu(config: ModelConfig, weights: str, head: str) -> Choice:
     # The head decides between tokens that are close: int8 costs it next to nothing, int4 does
     # (`kaishu eval`, docs/cli.md).
     own_head = head if head != "auto" else "bf16" if kept == "bf16" else "int8"
-    return Choice("cpu", kept, own_head, "cpu", reason)  # type: ignore[arg-type]
+    return Choice("cpu", kept, own_head, "cpu", reason, "bf16" if kv == "auto" else kv)  # type: ignore[arg-type]
 
 
 def _reference(config: ModelConfig, weights: str, head: str, device: str) -> Choice:
@@ -107,13 +112,15 @@ def make_executor(
         checkpoint,
         weights=choice.weights,
         head=choice.head,
+        kv=choice.kv,
         threads=threads,
         context_tokens=context_tokens,
         say=say,
     )
     head = "" if choice.head == choice.weights else f", {choice.head} head"
+    kv = "" if choice.kv == "bf16" else f", {choice.kv} keys and values"
     count = f"{made.threads} thread{'' if made.threads == 1 else 's'}"
-    return made, f"CPU kernels ({current_target().name}), {choice.weights} weights ({choice.reason}){head}, {count}"
+    return made, f"CPU kernels ({current_target().name}), {choice.weights} weights ({choice.reason}){head}{kv}, {count}"
 
 
 def _make_reference(

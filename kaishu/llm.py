@@ -22,7 +22,7 @@ from kaishu.checkpoint import Checkpoint, open_checkpoint
 from kaishu.checkpoint.hub import Progress, resolve
 from kaishu.config import ModelConfig
 from kaishu.errors import ContextLengthError, InvalidParameterError, InvalidRequestError, TemplateError
-from kaishu.executors import ExecutorName, HeadName, Say, WeightsName, choose, make_executor
+from kaishu.executors import ExecutorName, HeadName, KeyValueName, Say, WeightsName, choose, make_executor
 from kaishu.generation import PREFILL_CHUNK_TOKENS, Generation, Limits
 from kaishu.results import ChatCompletion, ChatEnd, Completion, CompletionEnd, TextDelta
 from kaishu.sampling import SamplingParams
@@ -43,6 +43,7 @@ class LLM:
     weights:        "bf16", "int8" or "int4" for the kernels, "float32" or "bf16" for the reference; "auto" is what the
                     checkpoint stores, as far as the executor has it
     head:           how the kernels keep the output head: "bf16", "int8" or "int4"; "auto" is bf16 with bf16, else int8
+    kv:             how the kernels keep keys and values: "bf16", or "int8" in half the memory; "auto" is bf16
     device:         "cpu", or for the reference any torch device: "cuda", "mps"
     threads:        how many CPU threads compute; None for as many as can really run at once
     context_tokens: prompt and output together; None is the model's own limit
@@ -58,6 +59,7 @@ class LLM:
         executor: ExecutorName = "auto",
         weights: WeightsName = "auto",
         head: HeadName = "auto",
+        kv: KeyValueName = "auto",
         device: str = "cpu",
         threads: int | None = None,
         context_tokens: int | None = None,
@@ -71,7 +73,7 @@ class LLM:
         self.context_tokens = _checked_context(context_tokens, self.config.max_position_embeddings)
         self.tokenizer = Tokenizer.from_folder(self.checkpoint.folder)
         self.template = _template(self.checkpoint.folder, self.tokenizer)
-        choice = choose(self.config, executor, weights, head, device)
+        choice = choose(self.config, executor, weights, head, device, kv=kv)
         self.executor: Executor
         self.executor, self.description = make_executor(
             self.checkpoint, choice, threads=threads, context_tokens=self.context_tokens, say=say or _say_on_stderr

@@ -67,6 +67,15 @@ def test_what_does_not_go_together_is_refused(
     assert caught.value.field == field and hint in (caught.value.hint or "")
 
 
+def test_keys_and_values_have_the_forms_of_the_kernels(config: ModelConfig) -> None:
+    assert choose(config, "cpu", "auto", "auto", "cpu").kv == "bf16"
+    assert choose(config, "cpu", "auto", "auto", "cpu", kv="int8").kv == "int8"
+    for executor, kv, hint in (("auto", "int4", ""), ("reference", "int8", "executor='cpu'")):
+        with pytest.raises(InvalidParameterError) as caught:
+            choose(config, executor, "auto", "auto", "cpu", kv=kv)
+        assert caught.value.field == "kv" and hint in (caught.value.hint or "")
+
+
 def test_a_checkpoint_of_another_width_is_said_to_be_rounded(config: ModelConfig) -> None:
     choice = choose(replace(config, dtype="float32"), "auto", "auto", "auto", "cpu")
     assert (choice.weights, choice.reason) == ("bf16", "the checkpoint's float32, rounded")
@@ -77,6 +86,14 @@ def test_the_start_line_says_what_was_chosen_and_why(config: ModelConfig) -> Non
     choice = choose(config, "cpu", "int4", "auto", "cpu")
     executor, line = make_executor(open_checkpoint(TINY), choice, threads=1, context_tokens=64, say=lambda _: None)
     assert line.startswith("CPU kernels (") and line.endswith("int4 weights (as asked), int8 head, 1 thread")
+    _, line = make_executor(
+        open_checkpoint(TINY),
+        choose(config, "cpu", "int4", "auto", "cpu", kv="int8"),
+        threads=1,
+        context_tokens=64,
+        say=lambda _: None,
+    )
+    assert line.endswith("int4 weights (as asked), int8 head, int8 keys and values, 1 thread")
     assert executor.vocab_size == config.vocab_size and executor.num_pages * executor.page_tokens >= 64
 
 

@@ -83,6 +83,7 @@ class ModelOptions:
 
     weights: str | None = None
     head: str | None = None
+    kv: str | None = None
     executor: str | None = None
     device: str | None = None
     threads: int | None = None
@@ -114,6 +115,10 @@ MODEL_OPTIONS = OptionGroup(
         ],
         "head": Annotated[
             str | None, _option("--head", "How the output head is kept: auto, bf16, int8 or int4.", _MODEL, "FORM")
+        ],
+        "kv": Annotated[
+            str | None,
+            _option("--kv", "How keys and values are kept: auto, bf16, or int8 in half the memory.", _MODEL, "FORM"),
         ],
         "executor": Annotated[
             str | None, _option("--executor", "What computes: auto, cpu or reference.", _MODEL, "NAME")

@@ -18,8 +18,8 @@ from numba import njit
 from kaishu.cpu.bfloat_products import pair_words
 from kaishu.cpu.exponential import exponential
 from kaishu.cpu.norm import round_words
-from kaishu.cpu.page_products import SEGMENT, few_gathered, few_scores, tile_gathered, tile_scores
-from kaishu.cpu.pages import place_of
+from kaishu.cpu.page_products import few_gathered, few_scores, tile_gathered, tile_scores
+from kaishu.cpu.pages import SEGMENT, place_of, scale_scores
 from kaishu.cpu.products import wide_tokens
 from kaishu.cpu.vector import (
     KERNEL,
@@ -91,13 +91,16 @@ def attend_segment(
         few_scores(pages, own_table, keys, num_pages, queries, query_index, rows, scores, score_index)
     else:
         tile_scores(pages, own_table, keys, num_pages, queries, query_index, scores, score_index)
+    values, seen = keys + pages.head_size, num_pages * pages.page_tokens
+    scale_scores(pages, own_table, keys, num_pages, rows, scores, score_index)
     for row in range(rows):
         position, index = start + (first_row + row) // group, score_index + row * SEGMENT
-        low, seen = max(0, position + 1 - window), num_pages * pages.page_tokens
+        low = max(0, position + 1 - window)
         largest[row], sums[row] = _softmax_row(scores, index, seen, first, low, position + 1)
-        if pair_words() == 1:
-            round_words(buffers.scores.at, index, seen)
-    values = keys + pages.head_size
+    scale_scores(pages, own_table, values, num_pages, rows, scores, score_index)
+    if pair_words() == 1:
+        for row in range(rows):
+            round_words(buffers.scores.at, score_index + row * SEGMENT, seen)
     if is_few:
         few_gathered(pages, own_table, values, num_pages, scores, score_index, rows, out, out_index)
     else:

@@ -16,7 +16,19 @@ from numba.extending import intrinsic
 
 from kaishu.cpu.products import loaded
 from kaishu.cpu.target import current_target
-from kaishu.cpu.vector import I32, I64, called, constant, constant_of_target, floats, multiplied_added, splatted
+from kaishu.cpu.vector import (
+    I8,
+    I16,
+    I32,
+    I64,
+    called,
+    constant,
+    constant_of_target,
+    floats,
+    multiplied_added,
+    read,
+    splatted,
+)
 
 # How many 32-bit words two neighbouring activations take: one with BF16 instructions, else two float32.
 pair_words = constant_of_target(lambda: 1 if current_target().has_bf16 else 2)
@@ -91,3 +103,41 @@ def multiply_pairs(typing: Any, tile: Any, pairs: Any, x: Any, index: Any, strid
         return context.make_tuple(builder, tile, _multiplied_pair(builder, unpacked, weights, x_pointer, places))
 
     return tile(tile, pairs, x, types.int64, types.int64), generate
+
+
+def _halves_of_word(builder: Any, pointer: Any, place: Any) -> list[Any]:
+    """Two neighbouring activations in every lane, from a word of two bfloat16 or from two float32."""
+    if not current_target().has_bf16:
+        following = builder.add(place, ir.Constant(I64, 1))
+        return [_splat_at(builder, pointer, index) for index in (place, following)]
+    pairs = builder.bitcast(_splat_at(builder, pointer, place), ir.VectorType(I32, floats().count))
+    return [_even(builder, pairs), _odd(builder, pairs)]
+
+
+@intrinsic
+def multiply_kept(typing: Any, tile: Any, memory: Any, start: Any, x: Any, index: Any, stride: Any) -> Any:
+    """tile[t] += kept · x[t]: two neighbours along K of what a page keeps, from memory[start] on.
+
+    memory: pointer to bfloat16, [lanes, 2] from `start` on, or to int8, [2, lanes]
+    """
+    is_int8 = memory.dtype == types.int8
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        totals, pointer, first, x_pointer, place, step = arguments
+        unpacked, count = cgutils.unpack_tuple(builder, totals, tile.count), floats().count
+        places = [builder.add(place, builder.mul(step, ir.Constant(I64, token))) for token in range(tile.count)]
+        if not is_int8:
+            pairs = read(builder, pointer, first, ir.VectorType(I16, 2 * count), 2)
+            return context.make_tuple(builder, tile, _multiplied_pair(builder, unpacked, pairs, x_pointer, places))
+        values = [_halves_of_word(builder, x_pointer, own) for own in places]
+        for half in range(2):
+            offset = builder.add(first, ir.Constant(I64, half * count))
+            whole = builder.sext(read(builder, pointer, offset, ir.VectorType(I8, count), 1), ir.VectorType(I32, count))
+            weights = builder.sitofp(whole, floats().llvm)
+            unpacked = [
+                multiplied_added(builder, weights, both[half], total)
+                for both, total in zip(values, unpacked, strict=True)
+            ]
+        return context.make_tuple(builder, tile, unpacked)
+
+    return tile(tile, memory, types.int64, x, types.int64, types.int64), generate

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kaishu.cpu.layout import GATE, GROUP, KEY, QUERY, ROUTER, VALUE, Layout, padded
-from kaishu.cpu.page_products import SEGMENT
+from kaishu.cpu.pages import SEGMENT
 from kaishu.cpu.records import BUFFERS, address, matrix, record
 
 

@@ -21,8 +21,7 @@ from kaishu.cpu.forward import forward, num_stages
 from kaishu.cpu.kernels import keep_compiled, kernel_folder
 from kaishu.cpu.layout import LAYOUT_VERSION, Layout, WeightKind, plan_layout
 from kaishu.cpu.packing import PACKING_KERNELS, pack_model
-from kaishu.cpu.page_products import SEGMENT
-from kaishu.cpu.pages import allocate_pages
+from kaishu.cpu.pages import SEGMENT, KeyValueKind, allocate_pages
 from kaishu.cpu.records import MODEL, STEP, address, record
 from kaishu.cpu.rope import rope_attention_factor, rope_frequencies
 from kaishu.cpu.store import KERNELS_FOLDER, PACKED_FOLDER, PackedStore, cache_folder
@@ -40,18 +39,25 @@ class CpuExecutor:
     """
 
     def __init__(
-        self, layout: Layout, memory: NDArray[np.uint8], ranks: Ranks, num_pages: int, page_tokens: int
+        self,
+        layout: Layout,
+        memory: NDArray[np.uint8],
+        ranks: Ranks,
+        num_pages: int,
+        page_tokens: int,
+        kv: KeyValueKind = "bf16",
     ) -> None:
         """Use a packed model.
 
         memory:      [layout.num_bytes] uint8, as pack_model left it
         page_tokens: p, a multiple of twice the lanes that divides attention's segments of 256
+        kv:          how keys and values are kept
         """
         assert page_tokens % (2 * layout.lanes) == 0 and SEGMENT % page_tokens == 0, "whole blocks, whole segments"
         self._layout, self._memory, self._ranks = layout, memory, ranks
         weakref.finalize(self, ranks.close)  # or the threads of every model of a process would wait until its end
         self._num_pages, self._page_tokens, self._tile_rows = num_pages, page_tokens, current_target().tokens
-        self._pages, self._page_memory = allocate_pages(layout.config, num_pages, page_tokens, layout.lanes)
+        self._pages, (self._page_memory, *self._page_scales) = allocate_pages(layout.config, num_pages, page_tokens, kv)
         self._model, self._model_arrays = _model_record(layout, memory)
         self._shared = shared_state(num_stages(layout.config.num_hidden_layers))
         self._buffers = StepBuffers(layout, ranks.count, self._tile_rows)
@@ -64,6 +70,7 @@ class CpuExecutor:
         *,
         weights: WeightKind = "bf16",
         head: WeightKind | None = None,
+        kv: KeyValueKind = "bf16",
         threads: int | None = None,
         num_pages: int | None = None,
         context_tokens: int | None = None,
@@ -75,6 +82,7 @@ class CpuExecutor:
         """Pack a checkpoint, or map what was packed before, and be ready to compute with it.
 
         head:           the head's kind; None for the same as the layers
+        kv:             how keys and values are kept; int8 takes half the memory, and a scale for each token and head
         threads:        ranks; None for as many as can really run at once
         num_pages:      P; None for as many as one sequence of `context_tokens` needs
         context_tokens: how many positions a sequence may have; None for the model's own limit
@@ -106,7 +114,7 @@ class CpuExecutor:
         page_tokens = page_tokens or 2 * lanes
         if num_pages is None:
             num_pages = -(-(context_tokens or checkpoint.config.max_position_embeddings) // page_tokens)
-        return cls(layout, packed.data, ranks, num_pages, page_tokens)
+        return cls(layout, packed.data, ranks, num_pages, page_tokens, kv)
 
     @property
     def page_tokens(self) -> int:
@@ -136,7 +144,9 @@ class CpuExecutor:
     @property
     def kv_bytes_per_token(self) -> int:
         """What the keys and values of one position take in all layers, the padding of odd head sizes included."""
-        return self._page_memory.itemsize * int(self._pages["page_size"]) // self._page_tokens
+        elements = int(self._pages["layer_size"]) * self._layout.config.num_hidden_layers // self._page_tokens
+        scales = sum(array.itemsize for array in self._page_scales) * elements // int(self._pages["head_dim"])
+        return self._page_memory.itemsize * elements + scales
 
     def step(self, batch: TokenBatch) -> NDArray[np.float32]:
         """Compute the new tokens of every sequence, keep their keys and values, return the logits that were asked for.

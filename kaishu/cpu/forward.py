@@ -30,12 +30,12 @@ from kaishu.cpu.layout import (
     VALUE,
 )
 from kaishu.cpu.linear import layer_field, linear_blocks, linear_field
-from kaishu.cpu.norm import prepare, rms_norm, round_words
-from kaishu.cpu.pages import clear_values, place_of, store_key, store_value
+from kaishu.cpu.norm import prepare, rms_norm
+from kaishu.cpu.pages import clear_values, keep_key, keep_value, place_of
 from kaishu.cpu.ragged_attention import attend_pieces, join_segments
 from kaishu.cpu.rope import rotary_row, rotate
 from kaishu.cpu.threads import barrier, claim
-from kaishu.cpu.vector import KERNEL, floats_at, halves_at, int32_at, int64_at, lanes, load, store, words_at
+from kaishu.cpu.vector import KERNEL, floats_at, int32_at, int64_at, lanes, load, store
 
 STAGES = 16  # counters for each layer; a layer with experts uses the most
 
@@ -216,12 +216,10 @@ def _rotate_and_keep(model, buffers, layer, step, pages, rank, shared, stage, ra
             place = place_of(pages, page, layer, own)
             if head < model.num_heads + key_heads:
                 scratch = _turned(model, buffers, layer, token, row + key_start + own * model.head_dim, rank, KEY_NORM)
-                round_words(buffers.heads.at, scratch, pages.head_dim)
-                store_key(pages, place, slot, words_at(buffers.heads.at), scratch)
+                keep_key(pages, place, slot, buffers.heads.at, scratch)
             else:
                 scratch = _copied(model, buffers, row + value_start + own * model.head_dim, rank)
-                round_words(buffers.heads.at, scratch, pages.head_dim)
-                store_value(pages, place, slot, halves_at(buffers.heads.at), 2 * scratch)
+                keep_value(pages, place, slot, buffers.heads.at, scratch)
         first = claim(shared, stage, at_once)
 
 

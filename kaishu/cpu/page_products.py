@@ -15,38 +15,48 @@ from typing import Any
 
 from numba import njit
 
-from kaishu.cpu.bfloat_products import multiply_pairs, pair_words
-from kaishu.cpu.linear import wide_bf16
+from kaishu.cpu.bfloat_products import multiply_kept, pair_words
+from kaishu.cpu.pages import SEGMENT, kept_at
 from kaishu.cpu.products import WIDE, store_tile, zero_tile
-from kaishu.cpu.vector import KERNEL, halves_at, lanes, load_pairs, moved, prefetch
-
-SEGMENT = 256  # positions that share a softmax (see attention.py); rows of scores are so far apart
+from kaishu.cpu.vector import KERNEL, lanes, prefetch
 
 
 def _values_tile(tokens: int) -> Any:
     @njit(**KERNEL)
     def tile(pages, table, count, offset, x, x_index, out, out_index):
         """Two blocks of channels of the values in `count` pages, weighed by the tile's rows."""
-        memory, width, words, pairs = halves_at(pages.memory), lanes(), pair_words(), pages.page_tokens // 2
+        memory, width, words, pairs = kept_at(pages), lanes(), pair_words(), pages.page_tokens // 2
         first, second = zero_tile(tokens), zero_tile(tokens)
         for page in range(count):
             start = table[page] * pages.page_size + offset
             for pair in range(pairs):
                 place = x_index + (page * pairs + pair) * words
-                first = multiply_pairs(first, load_pairs(memory, start + pair * 2 * width), x, place, SEGMENT)
-                weights = load_pairs(memory, start + (pairs + pair) * 2 * width)
-                second = multiply_pairs(second, weights, x, place, SEGMENT)
+                first = multiply_kept(first, memory, start + pair * 2 * width, x, place, SEGMENT)
+                second = multiply_kept(second, memory, start + (pairs + pair) * 2 * width, x, place, SEGMENT)
         store_tile(out, out_index, pages.head_dim, first)
         store_tile(out, out_index + width, pages.head_dim, second)
 
     return tile
 
 
+@njit(**KERNEL)
+def _wide_keys(pages, here, x, x_index, out, out_index):
+    """Two blocks of positions of a page, for a whole tile of queries."""
+    memory, width, words, pairs = kept_at(pages), lanes(), pair_words(), pages.head_dim // 2
+    first, second = zero_tile(WIDE), zero_tile(WIDE)
+    for pair in range(pairs):
+        place = x_index + pair * words
+        first = multiply_kept(first, memory, here + pair * 2 * width, x, place, pages.head_dim)
+        second = multiply_kept(second, memory, here + (pairs + pair) * 2 * width, x, place, pages.head_dim)
+    store_tile(out, out_index, SEGMENT, first)
+    store_tile(out, out_index + width, SEGMENT, second)
+
+
 def _few_values_tile(tokens: int) -> Any:
     @njit(**KERNEL)
     def tile(pages, table, count, offsets, x, x_index, out, targets):
         """As above for one or two rows, and twice as many blocks: a sum is waited for, so there have to be enough."""
-        memory, width, words, pairs = halves_at(pages.memory), lanes(), pair_words(), pages.page_tokens // 2
+        memory, width, words, pairs = kept_at(pages), lanes(), pair_words(), pages.page_tokens // 2
         a, b, c, d = zero_tile(tokens), zero_tile(tokens), zero_tile(tokens), zero_tile(tokens)
         for page in range(count):
             start = table[page] * pages.page_size
@@ -55,10 +65,10 @@ def _few_values_tile(tokens: int) -> Any:
                 here, there = start + offsets[0] + pair * 2 * width, start + offsets[1] + pair * 2 * width
                 prefetch(memory, here + 4 * pairs * 2 * width + pair * 2 * width)
                 prefetch(memory, there + 4 * pairs * 2 * width + pair * 2 * width)
-                a = multiply_pairs(a, load_pairs(memory, here), x, place, SEGMENT)
-                b = multiply_pairs(b, load_pairs(memory, here + pairs * 2 * width), x, place, SEGMENT)
-                c = multiply_pairs(c, load_pairs(memory, there), x, place, SEGMENT)
-                d = multiply_pairs(d, load_pairs(memory, there + pairs * 2 * width), x, place, SEGMENT)
+                a = multiply_kept(a, memory, here, x, place, SEGMENT)
+                b = multiply_kept(b, memory, here + pairs * 2 * width, x, place, SEGMENT)
+                c = multiply_kept(c, memory, there, x, place, SEGMENT)
+                d = multiply_kept(d, memory, there + pairs * 2 * width, x, place, SEGMENT)
         store_tile(out, targets[0], pages.head_dim, a)
         store_tile(out, targets[0] + width, pages.head_dim, b)
         store_tile(out, targets[1], pages.head_dim, c)
@@ -75,7 +85,7 @@ def _few_keys_tile(tokens: int) -> Any:
 
         places: where in the pages' memory the blocks of the two pages begin, and of the two to fetch
         """
-        memory, width, words, pairs = halves_at(pages.memory), lanes(), pair_words(), pages.head_dim // 2
+        memory, width, words, pairs = kept_at(pages), lanes(), pair_words(), pages.head_dim // 2
         a, b, c, d = zero_tile(tokens), zero_tile(tokens), zero_tile(tokens), zero_tile(tokens)
         here, there, next_here, next_there, here_values, there_values = places
         share = 8 * width * pages.page_tokens // pages.head_dim
@@ -85,10 +95,10 @@ def _few_keys_tile(tokens: int) -> Any:
             prefetch(memory, next_there + line)
             prefetch(memory, here_values + pair * share)
             prefetch(memory, there_values + pair * share)
-            a = multiply_pairs(a, load_pairs(memory, here + pair * 2 * width), x, place, pages.head_dim)
-            b = multiply_pairs(b, load_pairs(memory, here + (pairs + pair) * 2 * width), x, place, pages.head_dim)
-            c = multiply_pairs(c, load_pairs(memory, there + pair * 2 * width), x, place, pages.head_dim)
-            d = multiply_pairs(d, load_pairs(memory, there + (pairs + pair) * 2 * width), x, place, pages.head_dim)
+            a = multiply_kept(a, memory, here + pair * 2 * width, x, place, pages.head_dim)
+            b = multiply_kept(b, memory, here + (pairs + pair) * 2 * width, x, place, pages.head_dim)
+            c = multiply_kept(c, memory, there + pair * 2 * width, x, place, pages.head_dim)
+            d = multiply_kept(d, memory, there + (pairs + pair) * 2 * width, x, place, pages.head_dim)
         store_tile(out, out_index, SEGMENT, a)
         store_tile(out, out_index + width, SEGMENT, b)
         store_tile(out, other_index, SEGMENT, c)
@@ -142,9 +152,8 @@ def tile_scores(pages, table, keys, count, queries, query_index, scores, score_i
     """scores[r, s] = query[r] · key[s] for a whole tile of rows."""
     for page in range(count):
         for block in range(0, pages.page_tokens, 2 * lanes()):
-            weights = moved(halves_at(pages.memory), table[page] * pages.page_size + keys + block * pages.head_dim)
-            column = score_index + page * pages.page_tokens + block
-            wide_bf16(weights, pages.head_dim // 2, queries, query_index, pages.head_dim, scores, column, SEGMENT)
+            here = table[page] * pages.page_size + keys + block * pages.head_dim
+            _wide_keys(pages, here, queries, query_index, scores, score_index + page * pages.page_tokens + block)
 
 
 @njit(**KERNEL)

@@ -83,6 +83,9 @@ PAGES = np.dtype(
         ("page_size", "i8"),
     ]
 )
+# The same for pages of int8; a kernel is compiled for the one or the other by the type of its record. The scales come
+# first, because Numba takes a record that begins with all fields of another for one of the other's kind.
+INT8_PAGES = np.dtype([("scales", "i8"), *((name, "i8") for name in PAGES.names or ())])
 
 # Memory between stages, with room for at least T rows. Of attention (R rows of a tile, see attention.py):
 #   queries, gathered: [ranks · R, d] · scores: [ranks · R, SEGMENT] · own_largest, own_sums: [ranks, R]

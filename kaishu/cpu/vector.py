@@ -322,6 +322,9 @@ _OPERATIONS = {
 
 
 def _overloaded(symbol: Any, operation: Any) -> None:
+    """Give an operator to vectors. Inlining it, Numba removes what it takes for dead: `pointer[i] = x`, too, if the
+    pointer isn't used afterwards; outside loops such a write belongs into a function without vectors."""
+
     @overload(symbol, inline="always")
     def of_vectors(a, b):  # Numba compares this signature with the lambda's
         if isinstance(a, Vector) and isinstance(b, Vector):

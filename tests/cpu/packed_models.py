@@ -37,8 +37,10 @@ class PackedModel:
     def config(self) -> ModelConfig:
         return self.layout.config
 
-    def executor(self, *, threads: int = 1, num_pages: int = 32, page_tokens: int = PAGE_TOKENS) -> CpuExecutor:
-        return CpuExecutor(self.layout, self.memory, Ranks(threads), num_pages, page_tokens)
+    def executor(
+        self, *, threads: int = 1, num_pages: int = 32, page_tokens: int = PAGE_TOKENS, kv: Any = "bf16"
+    ) -> CpuExecutor:
+        return CpuExecutor(self.layout, self.memory, Ranks(threads), num_pages, page_tokens, kv)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """What the kernels compute with, as float32, by Hugging Face names."""
@@ -71,6 +73,13 @@ def logits_of(executor: CpuExecutor, ids: Sequence[int], *, start: int = 0, page
     """[n, V] float32, logits of every position, in one step."""
     own = pages or range(executor.num_pages)
     return executor.step(pack([SequenceTokens(list(ids), start, own, wants_logits=range(len(ids)))]))
+
+
+def spoil_pages(executor: CpuExecutor) -> None:
+    """Fill all pages as broken sequences may leave them: with what is no number."""
+    executor._page_memory[:] = 85 if executor._page_scales else 0x7FC1
+    for scales in executor._page_scales:
+        scales[:] = np.nan
 
 
 def from_bfloat16(halves: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kaishu.batch import SequenceTokens, pack
-from kaishu.cpu.page_products import SEGMENT
+from kaishu.cpu.pages import SEGMENT
 from kaishu.cpu.target import current_target
 from kaishu.reference.caches import RecomputeCache
 from kaishu.reference.experts import Experts

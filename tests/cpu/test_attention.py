@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from kaishu.batch import SequenceTokens, pack
-from kaishu.cpu.page_products import SEGMENT
+from kaishu.cpu.pages import SEGMENT
 from kaishu.cpu.target import current_target
-from tests.cpu.packed_models import PAGE_TOKENS, activations_after, matrix_after
+from tests.cpu.packed_models import PAGE_TOKENS, activations_after, matrix_after, spoil_pages
 from tests.cpu.test_pages import page_as_drawn
 from tests.reference.parity import random_ids
 
@@ -25,7 +25,7 @@ def last_layer(model, executor, pages, tokens):
     config, layer = model.config, model.config.num_hidden_layers - 1
     queries = matrix_after(executor, "qkv", tokens)[:, : config.query_size]
     heads = [
-        [page_as_drawn(executor._page_memory, model.layout, PAGE_TOKENS, page, layer, head) for page in pages]
+        [page_as_drawn(executor, model.layout, PAGE_TOKENS, page, layer, head) for page in pages]
         for head in range(config.num_key_value_heads)
     ]
     keys, values = (
@@ -83,10 +83,11 @@ CHUNKS = [1, 2, 3, 5, 22, 31, 1, 63, 126, 1, 1, 1, 130, 70, 2, 125, 1]
     ],
     ids=str,
 )
-def test_attention_is_the_equation_of_its_own_queries_keys_and_values(kind, options, packed, start):
+@pytest.mark.parametrize("kv", ["bf16", "int8"])
+def test_attention_is_the_equation_of_its_own_queries_keys_and_values(kv, kind, options, packed, start):
     model = packed(kind, dtype="bfloat16", num_hidden_layers=1, max_position_embeddings=1024, **options)
-    executor, pages = start(model, num_pages=24), np.random.default_rng(3).permutation(24)[:20].tolist()
-    executor._page_memory[:] = 0x7FC1  # NaN, as a broken sequence may leave it
+    executor, pages = start(model, num_pages=24, kv=kv), np.random.default_rng(3).permutation(24)[:20].tolist()
+    spoil_pages(executor)
     ids, position = random_ids(256, sum(CHUNKS)), 0
     assert len(ids) > 2 * SEGMENT
     for count in CHUNKS:

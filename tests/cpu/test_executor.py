@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from kaishu.batch import Executor, SequenceTokens, pack
 from kaishu.checkpoint import open_checkpoint
 from kaishu.cpu.executor import CpuExecutor
-from tests.cpu.packed_models import PackedModel, assert_same_bits, logits_of
+from tests.cpu.packed_models import PackedModel, assert_same_bits, logits_of, spoil_pages
 from tests.cpu.schedules import run_schedule
 from tests.reference.parity import random_ids
 
@@ -56,6 +56,9 @@ MODELS = {
     "three queries a key int4": ("dense_untied", "int4", None, {**DENSE, "num_attention_heads": 6}),
     "odd sizes int8": ("odd_head_dim", "int8", None, DENSE),
     "short windows int4": ("sliding_window", "int4", None, DENSE),
+    "dense bf16, int8 keys": ("dense_tied", "bf16", None, DENSE),
+    "experts int4, int8 keys": ("moe_mixed", "int4", "int8", {}),
+    "odd sizes int8, int8 keys": ("odd_head_dim", "int8", None, DENSE),
     "long windows bf16": ("sliding_window", "bf16", None, {**DENSE, "sliding_window": 270, "max_window_layers": 0}),
 }
 
@@ -65,6 +68,10 @@ def model_of(name: str, packed) -> PackedModel:
     return packed(kind, weights, head, dtype="bfloat16", **options)
 
 
+def kv_of(name: str) -> str:
+    return "int8" if name.endswith("int8 keys") else "bf16"
+
+
 @pytest.fixture(scope="module")
 def alone(packed):
     """`alone(name)`: each text's logits, all of it in one step of one thread, in pages in order."""
@@ -72,7 +79,7 @@ def alone(packed):
 
     def logits(name: str) -> list[np.ndarray]:
         if name not in known:
-            executor = model_of(name, packed).executor(num_pages=20)
+            executor = model_of(name, packed).executor(num_pages=20, kv=kv_of(name))
             known[name] = [logits_of(executor, ids) for ids in TEXTS]
             executor.close()
         return known[name]
@@ -95,8 +102,9 @@ def test_a_text_has_the_same_logits_in_every_schedule(name, packed, alone, data)
         threads=data.draw(st.integers(1, 4), label="threads"),
         num_pages=NUM_PAGES,
         page_tokens=data.draw(st.sampled_from([32, 64]), label="page tokens"),
+        kv=kv_of(name),
     )
-    executor._page_memory[:] = 0x7FC1
+    spoil_pages(executor)
 
     def check(text: int, position: int, logits: np.ndarray) -> None:
         assert_same_bits(logits, expected[text][position], f"text {text}, position {position}:")
@@ -110,7 +118,7 @@ def test_a_text_has_the_same_logits_in_every_schedule(name, packed, alone, data)
 @pytest.mark.parametrize("name", MODELS)
 def test_one_by_one_is_the_same_as_at_once(name, packed, alone, start):
     """Every position as a decoding step, on two threads, beside a prompt that is computed at the same time."""
-    executor, ids = start(model_of(name, packed), threads=2, num_pages=30), TEXTS[3]
+    executor, ids = start(model_of(name, packed), threads=2, num_pages=30, kv=kv_of(name)), TEXTS[3]
     for position, token in enumerate(ids):
         pieces = [SequenceTokens([token], position, range(10)), SequenceTokens(TEXTS[1], 0, (20, 21))]
         logits = executor.step(pack(pieces if position % 50 == 7 else pieces[:1]))
@@ -145,14 +153,17 @@ def with_poisoned_token(model: PackedModel, token: int, bits: int) -> PackedMode
 @pytest.mark.parametrize("poison", [0x7FC0, 0x7F80, 0xFF80], ids=["nan", "inf", "-inf"])
 @pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
 @pytest.mark.parametrize("kind", ["dense_untied", "moe", "odd_head_dim"])
-def test_a_row_that_is_no_number_leaves_its_neighbours_and_its_pages_heirs_alone(kind, weights, poison, packed, start):
+@pytest.mark.parametrize("kv", ["bf16", "int8"])
+def test_a_row_that_is_no_number_leaves_its_neighbours_and_its_pages_heirs_alone(
+    kv, kind, weights, poison, packed, start
+):
     model = packed(kind, weights, dtype="bfloat16", num_hidden_layers=2, tie_word_embeddings=False)
     spoilt = with_poisoned_token(model, 300, poison)
     first, second = TEXTS[1], TEXTS[3]
-    expected = [logits_of(start(model), ids) for ids in (first, second)]
+    expected = [logits_of(start(model, kv=kv), ids) for ids in (first, second)]
     bad = [*first[:5], 300, *first[5:]]
 
-    executor = start(spoilt, threads=2, num_pages=20)
+    executor = start(spoilt, threads=2, num_pages=20, kv=kv)
     pieces = [SequenceTokens(first, 0, (0, 1)), SequenceTokens(bad, 0, (2, 3)), SequenceTokens(second, 0, range(4, 14))]
     logits = executor.step(pack(pieces))
     assert np.isnan(logits[1]).all()

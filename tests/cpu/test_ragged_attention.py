@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kaishu.batch import SequenceTokens, pack
-from kaishu.cpu.page_products import SEGMENT
+from kaishu.cpu.pages import SEGMENT
 from kaishu.cpu.target import current_target
 from tests.cpu.packed_models import activations_after, assert_same_bits, logits_of, memory_at
 from tests.reference.parity import random_ids
