@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import sys
 from typing import Any, Literal
 
 import numpy as np
@@ -84,9 +85,11 @@ def allocate_pages(
 def _reserve(elements: int, dtype: type[np.generic]) -> NDArray[Any]:
     """Zeros that take no memory until they are written."""
     num_bytes = max(elements * np.dtype(dtype).itemsize, mmap.PAGESIZE)
-    if not hasattr(mmap, "MAP_NORESERVE"):
+    if not hasattr(mmap, "MAP_ANONYMOUS"):
         return np.zeros(num_bytes // np.dtype(dtype).itemsize, dtype)
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE
+    # Address space isn't memory: the system shall not count it as such. Before Python 3.13 the flag has no name.
+    no_reserve: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
     memory = mmap.mmap(-1, num_bytes, flags=flags)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without large pages
