@@ -150,6 +150,13 @@ def test_a_very_long_context_costs_nothing_until_it_is_used(own_checkpoint: Any)
     assert kaishu.LLM(folder).generate([1, 2, 3], max_tokens=2).usage.completion_tokens >= 1
 
 
+def test_keys_and_values_in_int8_give_the_same_answer_and_are_said() -> None:
+    llm = kaishu.LLM("tiny", kv="int8")
+    assert ", int8 keys and values, " in llm.description
+    answer = llm.chat([{"role": "user", "content": "12+30"}], thinking=False, temperature=0)
+    assert answer.content == "12 + 30 = 42"
+
+
 def test_every_public_name_exists_and_nothing_else_does() -> None:
     assert all(getattr(kaishu, name) is not None for name in kaishu.__all__)
     with pytest.raises(AttributeError, match="no attribute 'LMM'"):

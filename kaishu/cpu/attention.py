@@ -80,10 +80,8 @@ def attend_segment(
     first_row, rows, group, start = tile
     first = segment * SEGMENT
     count = min(SEGMENT, start + (first_row + rows - 1) // group + 1 - first)
-    num_pages, own_table = (
-        (count + pages.page_tokens - 1) // pages.page_tokens,
-        moved(table, first // pages.page_tokens),
-    )
+    own_table = moved(table, first // pages.page_tokens)
+    num_pages = (count + pages.page_tokens - 1) // pages.page_tokens
     queries, query_index = floats_at(buffers.queries.at), rank * wide_tokens() * pages.head_dim
     scores, score_index = floats_at(buffers.scores.at), rank * wide_tokens() * SEGMENT
     keys = place_of(pages, 0, layer, head)

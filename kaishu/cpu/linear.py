@@ -123,7 +123,7 @@ def _int8_tile(tokens: int) -> Any:
 
 @njit(**KERNEL)
 def wide_bf16(weights, pairs, x, x_index, x_stride, out, out_index, out_stride):
-    """Two blocks of rows of bfloat16 for a whole tile of tokens; attention uses it for keys, too.
+    """Two blocks of rows of bfloat16 for a whole tile of tokens.
 
     weights: pointer to [2, pairs, lanes, 2] bfloat16
     x:       pointer to words; row t starts at x_index + t · x_stride
