@@ -93,7 +93,9 @@ class CpuExecutor:
         raises:         CheckpointError when a file can't be read; OutOfMemoryError
         """
         cache = cache or cache_folder()
-        if keep_compiled((forward, *PACKING_KERNELS), kernel_folder(cache / KERNELS_FOLDER)):
+        # Kernels for int8 pages are other machine code: in a folder of their own it's known whether they are there.
+        kernels = cache / KERNELS_FOLDER if kv == "bf16" else cache / KERNELS_FOLDER / kv
+        if keep_compiled((forward, *PACKING_KERNELS), kernel_folder(kernels)):
             say("Compiling the kernels for this CPU; that is done once and takes about half a minute.")
         ranks, lanes = Ranks(threads or available_threads()), current_target().lanes
         layout = plan_layout(checkpoint.config, weights, head or weights, lanes)

@@ -285,3 +285,20 @@ def test_the_threads_end_with_the_executor(packed):
     for thread in own:
         thread.join(timeout=10)
     assert not any(thread.is_alive() for thread in own)
+
+
+def test_compiling_is_said_once_for_each_kind_of_pages(kept_kernels, tiny_checkpoint, monkeypatch, tmp_path):
+    seen: list[Path] = []
+
+    def is_new(functions, folder):
+        seen.append(folder)
+        return folder not in seen[:-1]
+
+    monkeypatch.setattr("kaishu.cpu.executor.keep_compiled", is_new)
+    said: list[str] = []
+    for kv in ("bf16", "int8", "bf16", "int8"):
+        checkpoint = open_checkpoint(tiny_checkpoint("dense_tied"))
+        CpuExecutor.from_checkpoint(
+            checkpoint, kv=kv, threads=1, num_pages=1, packed_folder=tmp_path, say=said.append
+        ).close()
+    assert len(said) == 2 and all(line.startswith("Compiling the kernels") for line in said)
