@@ -262,22 +262,21 @@ def measure_limits(
     cache:        where compiled kernels are kept; None for Kaishu's own folder
     memory_bytes: how much to read in one try; None for four times the caches, and 256 MB at least
     """
-    from kaishu.cpu.kernels import keep_compiled, kernel_folder
-    from kaishu.cpu.measure import MEASURING_KERNELS, PIECE_FLOATS, Arithmetic, multiply, read_through, turn_operations
+    from kaishu.cpu.kernels import Kernels
+    from kaishu.cpu.measure import PIECE_FLOATS, Arithmetic, multiply, read_through, turn_operations
     from kaishu.cpu.store import KERNELS_FOLDER, cache_folder
     from kaishu.cpu.threads import Ranks
 
-    keep_compiled(MEASURING_KERNELS, kernel_folder((cache or cache_folder()) / KERNELS_FOLDER))
-    ranks = Ranks(threads)
+    kernels, ranks = Kernels((cache or cache_folder()) / KERNELS_FOLDER), Ranks(threads)
     pieces = max(1, (memory_bytes or max(4 * _largest_cache_bytes(), _SMALLEST_MEMORY)) // (4 * PIECE_FLOATS))
     memory = np.ones(pieces * PIECE_FLOATS, np.float32)
-    reading = _best_seconds(lambda: read_through(ranks, memory), clock, repeats)
+    reading = _best_seconds(lambda: read_through(kernels, ranks, memory), clock, repeats)
     operations = {}
     for form in get_args(Arithmetic):
-        turns = 1 << 12
-        while turns < _MOST_TURNS and _best_seconds(partial(multiply, ranks, form, turns), clock, 1) < _TRY_SECONDS:
+        run, turns = partial(multiply, kernels, ranks, form), 1 << 12
+        while turns < _MOST_TURNS and _best_seconds(partial(run, turns), clock, 1) < _TRY_SECONDS:
             turns *= 2
-        spent = _best_seconds(partial(multiply, ranks, form, turns), clock, repeats)
+        spent = _best_seconds(partial(run, turns), clock, repeats)
         operations[form] = ranks.count * turns * turn_operations(form) / spent
     ranks.close()
     return Limits(memory.nbytes / reading, operations)

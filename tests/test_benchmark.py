@@ -183,8 +183,8 @@ def test_a_measurement_is_the_median_of_as_many_steps_as_the_time_allows():
 def test_the_limits_are_bytes_and_operations_over_the_time_that_was_taken():
     from kaishu.cpu.measure import turn_operations
 
-    limits = measure_limits(2, clock=Clock(), memory_bytes=5 << 20, repeats=1)
-    assert limits.read_bytes_per_second == 5 << 20
+    limits = measure_limits(2, clock=Clock(), memory_bytes=9 << 20, repeats=1)
+    assert limits.read_bytes_per_second == 8 << 20, "whole pieces of four megabytes"
     forms = ("int4", "int8", "bf16", "float32")
     assert limits.operations_per_second == {form: 2 * 4096 * turn_operations(form) for form in forms}
 

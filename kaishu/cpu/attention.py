@@ -18,8 +18,9 @@ from numba import njit
 from kaishu.cpu.bfloat_products import pair_words
 from kaishu.cpu.exponential import exponential
 from kaishu.cpu.norm import round_words
+from kaishu.cpu.page_access import place_of, scale_scores
 from kaishu.cpu.page_products import few_gathered, few_scores, tile_gathered, tile_scores
-from kaishu.cpu.pages import SEGMENT, place_of, scale_scores
+from kaishu.cpu.pages import SEGMENT
 from kaishu.cpu.products import wide_tokens
 from kaishu.cpu.vector import (
     KERNEL,

@@ -1,7 +1,8 @@
 """The memory between the stages of a step: how large, and that there is enough.
 
-Owns the arrays behind the record BUFFERS. They grow to the largest step so far and begin as zeros, which the kernels
-rely on beyond the columns that they write. Made and asked for room by executor.py.
+Owns the arrays behind the record BUFFERS, which grow to the largest step so far and begin as zeros: the kernels rely on
+that beyond the columns that they write. Also owns how many counters of work a step has. Made and asked for room by
+executor.py.
 """
 
 from __future__ import annotations
@@ -14,6 +15,13 @@ from numpy.typing import NDArray
 from kaishu.cpu.layout import GATE, GROUP, KEY, QUERY, ROUTER, VALUE, Layout, padded
 from kaishu.cpu.pages import SEGMENT
 from kaishu.cpu.records import BUFFERS, address, matrix, record
+
+STAGES = 16  # counters of work for each layer; a layer with experts uses the most
+
+
+def num_stages(num_layers: int) -> int:
+    """How many counters a step needs."""
+    return 3 + num_layers * STAGES
 
 
 class StepBuffers:

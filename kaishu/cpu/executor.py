@@ -7,32 +7,36 @@ arguments. Knows nothing of requests. Driven by llm.py (later by engine/); refer
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kaishu.batch import SequenceTokens, TokenBatch, pack
+from kaishu.batch import TokenBatch
 from kaishu.checkpoint import Checkpoint
-from kaishu.cpu.buffers import StepBuffers
-from kaishu.cpu.forward import forward, num_stages
-from kaishu.cpu.kernels import keep_compiled, kernel_folder
+from kaishu.cpu.buffers import StepBuffers, num_stages
+from kaishu.cpu.kernels import Entry, Kernels
 from kaishu.cpu.layout import LAYOUT_VERSION, Layout, WeightKind, plan_layout
-from kaishu.cpu.packing import PACKING_KERNELS, pack_model
+from kaishu.cpu.packing import pack_model
 from kaishu.cpu.pages import SEGMENT, KeyValueKind, allocate_pages
-from kaishu.cpu.records import MODEL, STEP, address, record
-from kaishu.cpu.rope import rope_attention_factor, rope_frequencies
+from kaishu.cpu.records import BUFFERS, INT8_PAGES, MODEL, PAGES, STEP, address, record
+from kaishu.cpu.rope_frequencies import rope_attention_factor, rope_frequencies
 from kaishu.cpu.store import KERNELS_FOLDER, PACKED_FOLDER, PackedStore, cache_folder
 from kaishu.cpu.target import current_target
 from kaishu.cpu.threads import Ranks, available_threads, shared_state
 
 NO_WINDOW = 1 << 40  # a window that no sequence fills
+_FORWARD = "kaishu.cpu.forward", "forward", (None, None, None, MODEL, STEP, BUFFERS)
+FORWARD: Mapping[KeyValueKind, Entry] = {
+    "bf16": Entry("forward", *_FORWARD[:2], (*_FORWARD[2], PAGES)),
+    "int8": Entry("forward_int8_pages", *_FORWARD[:2], (*_FORWARD[2], INT8_PAGES)),
+}
 
 
 class CpuExecutor:
-    """Computes steps with Numba kernels. Satisfies kaishu.batch.Executor.
+    """Computes steps with compiled kernels. Satisfies kaishu.batch.Executor.
 
     A row's logits are the same bits whoever else is in the step, however a prompt was cut into steps, in whichever
     pages it lies and on however many threads.
@@ -42,6 +46,7 @@ class CpuExecutor:
         self,
         layout: Layout,
         memory: NDArray[np.uint8],
+        kernels: Kernels,
         ranks: Ranks,
         num_pages: int,
         page_tokens: int,
@@ -50,18 +55,19 @@ class CpuExecutor:
         """Use a packed model.
 
         memory:      [layout.num_bytes] uint8, as pack_model left it
+        kernels:     where the compiled step is, or will be
         page_tokens: p, a multiple of twice the lanes that divides attention's segments of 256
         kv:          how keys and values are kept
         """
         assert page_tokens % (2 * layout.lanes) == 0 and SEGMENT % page_tokens == 0, "whole blocks, whole segments"
         self._layout, self._memory, self._ranks = layout, memory, ranks
+        self._forward = kernels.load(FORWARD[kv])  # now, and not with the first token
         weakref.finalize(self, ranks.close)  # or the threads of every model of a process would wait until its end
         self._num_pages, self._page_tokens, self._tile_rows = num_pages, page_tokens, current_target().tokens
         self._pages, (self._page_memory, *self._page_scales) = allocate_pages(layout.config, num_pages, page_tokens, kv)
         self._model, self._model_arrays = _model_record(layout, memory)
         self._shared = shared_state(num_stages(layout.config.num_hidden_layers))
         self._buffers = StepBuffers(layout, ranks.count, self._tile_rows)
-        self._compile()
 
     @classmethod
     def from_checkpoint(
@@ -93,10 +99,8 @@ class CpuExecutor:
         raises:         CheckpointError when a file can't be read; OutOfMemoryError
         """
         cache = cache or cache_folder()
-        # Kernels for int8 pages are other machine code: in a folder of their own it's known whether they are there.
-        kernels = cache / KERNELS_FOLDER if kv == "bf16" else cache / KERNELS_FOLDER / kv
-        if keep_compiled((forward, *PACKING_KERNELS), kernel_folder(kernels)):
-            say("Compiling the kernels for this CPU; that is done once and takes about half a minute.")
+        kernels = Kernels(cache / KERNELS_FOLDER, say)
+        kernels.load(FORWARD[kv])  # before the weights, because it may take long and is then said
         ranks, lanes = Ranks(threads or available_threads()), current_target().lanes
         layout = plan_layout(checkpoint.config, weights, head or weights, lanes)
         packed = PackedStore(packed_folder or cache / PACKED_FOLDER).open_or_pack(
@@ -108,7 +112,7 @@ class CpuExecutor:
                 "head": head or weights,
             },
             layout.num_bytes,
-            lambda memory: pack_model(checkpoint, layout, memory, ranks),
+            lambda memory: pack_model(checkpoint, layout, memory, ranks, kernels),
             describe=f"{checkpoint.folder.name}, {weights}, head {head or weights}".encode(),
         )
         if packed.note:
@@ -116,7 +120,7 @@ class CpuExecutor:
         page_tokens = page_tokens or 2 * lanes
         if num_pages is None:
             num_pages = -(-(context_tokens or checkpoint.config.max_position_embeddings) // page_tokens)
-        return cls(layout, packed.data, ranks, num_pages, page_tokens, kv)
+        return cls(layout, packed.data, kernels, ranks, num_pages, page_tokens, kv)
 
     @property
     def page_tokens(self) -> int:
@@ -159,22 +163,15 @@ class CpuExecutor:
         step, arrays, pieces = self._step_record(batch)
         self._buffers.make_room(len(batch.token_ids), len(batch.logit_rows), pieces)
         self._shared[:] = 0
-        shared, model, buffers, pages, ranks = self._shared, self._model, self._buffers.record, self._pages, self._ranks
-        ranks.run(lambda rank: forward(rank, ranks.count, shared, model, step, buffers, pages))
+        records = [address(one) for one in (self._shared, self._model, step, self._buffers.record, self._pages)]
+        kernel, count = self._forward, self._ranks.count
+        self._ranks.run(lambda rank: kernel(rank, count, *records))
         del arrays  # kept until here: the record has only their addresses
         return np.array(self._buffers.logits[: len(batch.logit_rows), : self.vocab_size])
 
     def close(self) -> None:
         """End the ranks' threads."""
         self._ranks.close()
-
-    def _compile(self) -> None:
-        """Compile the step, or load its machine code, now and not with the first token."""
-        import numba
-
-        step, _, _ = self._step_record(pack([SequenceTokens([0], 0, (0,))]))
-        arguments = (0, self._ranks.count, self._shared, self._model, step, self._buffers.record, self._pages)
-        forward.compile(tuple(numba.typeof(argument) for argument in arguments))
 
     def _check(self, batch: TokenBatch) -> None:
         """Kernels read and write where the batch says, so what it says has to be there."""

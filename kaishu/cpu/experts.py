@@ -12,12 +12,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from kaishu.cpu.barriers import barrier, claim
 from kaishu.cpu.exponential import exponential
 from kaishu.cpu.feed_forward import gated_blocks
 from kaishu.cpu.layout import BLOCKS, DOWN, GATE, INPUTS, ROUTER, UP
 from kaishu.cpu.linear import layer_field, linear_blocks, linear_field
 from kaishu.cpu.norm import prepare
-from kaishu.cpu.threads import barrier, claim
 from kaishu.cpu.vector import KERNEL, floats_at, int8_at, int32_at, int64_at, max_lanes, splat
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from kaishu.cpu.barriers import barrier, claim
+from kaishu.cpu.buffers import STAGES
 from kaishu.cpu.embedding import embed_token
 from kaishu.cpu.experts import mixture_of_experts
 from kaishu.cpu.feed_forward import gated_blocks
@@ -31,25 +33,17 @@ from kaishu.cpu.layout import (
 )
 from kaishu.cpu.linear import layer_field, linear_blocks, linear_field
 from kaishu.cpu.norm import prepare, rms_norm
-from kaishu.cpu.pages import clear_values, keep_key, keep_value, place_of
+from kaishu.cpu.page_access import clear_values, keep_key, keep_value, place_of
 from kaishu.cpu.ragged_attention import attend_pieces, join_segments
 from kaishu.cpu.rope import rotary_row, rotate
-from kaishu.cpu.threads import barrier, claim
 from kaishu.cpu.vector import KERNEL, floats_at, int32_at, int64_at, lanes, load, store
-
-STAGES = 16  # counters for each layer; a layer with experts uses the most
-
-
-def num_stages(num_layers: int) -> int:
-    """How many counters a step needs."""
-    return 3 + num_layers * STAGES
 
 
 @njit(**KERNEL)
 def forward(rank, ranks, shared, model, step, buffers, pages):
     """One rank's part of a step; the logits asked for are in buffers.logits when every rank has returned.
 
-    shared: see threads.py, zeros
+    shared: the address of threads.py's shared_state, zeros
     others: the records of records.py
     """
     _start(model, step, buffers, shared, 0, ranks)

@@ -1,77 +1,170 @@
-"""Compiled kernels on disk: made once for a machine, found again at the next start.
+"""Compiled kernels: made once for a machine, kept as object code, and called by address.
 
-Owns where Numba keeps its machine code, and when that is out of date. Numba itself only notices that the file of the
-outermost function has changed; here the folder's name is a digest of every file of kaishu/cpu, of Numba's and LLVM's
-versions and of the CPU, so that code from another state of the world is never found. Used by executor.py.
+Owns the few kernels' way from Python source to something that Python can call, and the files that keep it. Numba
+compiles them, but only the first time: what it made is linked by LLVM alone, so a later start needn't import Numba,
+which would take half of its time. A kernel therefore takes nothing but whole numbers and addresses of records, and is
+named by its module instead of imported. Used by executor.py, packing.py and measure.py.
+
+    kernels/DIGEST/NAME.kernel      SHA-256 of the rest | name of the function | zero | object code
+
+DIGEST is of every file of kaishu/cpu, of Numba's and LLVM's versions and of the CPU, so that code from another state of
+the world is never found.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import os
 import platform
-import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+import numpy as np
+
+from kaishu.cpu.target import cpu_features
+
+_DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel that Python calls.
+
+    name:      of its file
+    module:    where it is written, and
+    function:  which of the module's functions it is
+    arguments: for each, None for an int64, or the dtype of the record whose address is passed
+    """
+
+    name: str
+    module: str
+    function: str
+    arguments: tuple[np.dtype[Any] | None, ...]
+
+
+class Kernel:
+    """A compiled kernel. Calling it lets other threads run."""
+
+    def __init__(self, entry: Entry, symbol: str, code: bytes) -> None:
+        """Link the object code into this process.
+
+        symbol: the function's name in it
+        raises: RuntimeError when it needs what the process doesn't have
+        """
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        self._linker = llvm.create_lljit_compiler()  # code lives as long as these two
+        library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(symbol)
+        self._linked = library.link(self._linker, entry.name)
+        # Numba's convention: a status, and before the arguments where the result goes and where an exception goes.
+        pointers, numbers = (ctypes.c_void_p,) * 2, (ctypes.c_int64,) * len(entry.arguments)
+        self._call = ctypes.CFUNCTYPE(ctypes.c_int32, *pointers, *numbers)(self._linked[symbol])
+
+    def __call__(self, *arguments: int) -> int:
+        """Numbers and addresses; return: what the kernel returns, if it is a whole number"""
+        result, exception = ctypes.c_int64(), ctypes.c_void_p()
+        status = self._call(ctypes.addressof(result), ctypes.addressof(exception), *arguments)
+        assert status == 0, "kernels raise nothing"
+        return result.value
+
+
+class Kernels:
+    """The kernels of one folder, compiled into it when they are first wanted."""
+
+    def __init__(self, kernels: Path, say: Callable[[str], None] = lambda _: None) -> None:
+        """Find them below the folder for all kernels.
+
+        say: told, in a sentence and once, that compiling takes a while
+        """
+        self._folder, self._say, self._loaded = kernel_folder(kernels), say, dict[str, Kernel]()
+
+    def load(self, entry: Entry) -> Kernel:
+        """Have a kernel ready to be called. A folder that can't be written is no error, nor is a full disk: then it is
+        compiled at every start."""
+        if entry.name not in self._loaded:
+            path = self._folder / f"{entry.name}.kernel"
+            found = _read(path)
+            if found is None:
+                self._say("Compiling the kernels for this CPU; that is done once and takes up to half a minute.")
+                self._say = lambda _: None
+                found = _compiled(entry)
+                with suppress(OSError):
+                    _write(path, *found)
+            self._loaded[entry.name] = Kernel(entry, *found)
+        return self._loaded[entry.name]
 
 
 def kernel_folder(kernels: Path) -> Path:
     """Where this version's machine code for this CPU is kept, below the folder for all kernels."""
-    import llvmlite
-    import llvmlite.binding
-    import numba
-    from numba.core.registry import cpu_target
-
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.name.encode() + path.read_bytes())
-    codegen = cpu_target.target_context.codegen()
-    versions = (numba.__version__, llvmlite.__version__, platform.python_version(), platform.machine())
-    for part in (*versions, llvmlite.binding.get_host_cpu_name(), codegen._tm_features):
+    versions = (_numba_version(), llvmlite.__version__, platform.python_version(), platform.machine())
+    for part in (*versions, llvm.get_host_cpu_name(), cpu_features()):
         digest.update(b"\0" + part.encode())
     return kernels / digest.hexdigest()[:16]
 
 
-def keep_compiled(functions: Iterable[Any], folder: Path) -> bool:
-    """Have Numba look for these functions' machine code in `folder`, and leave it there after compiling.
+def _numba_version() -> str:
+    """Numba's version as its own file has it: to import Numba, or importlib.metadata, takes longer than to start."""
+    found = find_spec("numba")
+    assert found is not None and found.origin is not None, "Numba is a base dependency"
+    return (Path(found.origin).parent / "_version.py").read_text(encoding="utf-8")
 
-    return: whether it isn't there yet, so that the first use will take long
 
-    A folder that can't be written is no error, nor is a full disk: then they are compiled at every start.
+def _read(path: Path) -> tuple[str, bytes] | None:
+    """return: the function's name and the object code; None if there is no whole file"""
+    try:
+        kept = path.read_bytes()
+    except OSError:
+        return None
+    digest, rest = kept[:_DIGEST_BYTES], kept[_DIGEST_BYTES:]
+    if hashlib.sha256(rest).digest() != digest:
+        return None
+    symbol, _, code = rest.partition(b"\0")
+    return symbol.decode(), code
+
+
+def _write(path: Path, symbol: str, code: bytes) -> None:
+    """Keep object code; another process sees all of it or nothing.
+
+    raises: OSError
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rest = symbol.encode() + b"\0" + code
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(hashlib.sha256(rest).digest() + rest)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _compiled(entry: Entry) -> tuple[str, bytes]:
+    """Have Numba and LLVM compile a kernel and everything it calls.
+
+    return: the function's name in the object code, and that
     """
     import numba
+    from numba.core.registry import cpu_target
 
-    is_new = not folder.is_dir() or not any(folder.rglob("*.nbi"))
-    if not _can_keep_files(folder):  # Numba would try __pycache__ next, and there find code of another state
-        return is_new
-    kept = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder)  # read when a function's cache is set up, and only then
-    try:
-        for function in functions:
-            function.enable_caching()
-            function._cache.save_overload = _saving_if_possible(function._cache.save_overload)
-    except RuntimeError:  # Numba found no place that can be written
-        pass
-    finally:
-        numba.config.CACHE_DIR = kept
-    return is_new
+    from kaishu.cpu.vector import KERNEL
 
-
-def _can_keep_files(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return False
-    return True
-
-
-def _saving_if_possible(save: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """Numba raises what goes wrong while it saves, although the code that it was asked for is there."""
-
-    def save_if_possible(signature: Any, compiled: Any) -> None:
-        with suppress(OSError):
-            save(signature, compiled)
-
-    return save_if_possible
+    features = cpu_target.target_context.codegen()._tm_features
+    assert features == cpu_features(), "target.py knows what Numba generates for"
+    function = getattr(import_module(entry.module), entry.function).py_func
+    # Without Numba's runtime, which counts references to arrays: kernels have none, and the linked code can't find it.
+    outermost = numba.njit(_nrt=False, **KERNEL)(function)
+    signature = tuple(numba.int64 if dtype is None else numba.from_dtype(dtype) for dtype in entry.arguments)
+    outermost.compile(signature)
+    made = outermost.overloads[signature]
+    return made.fndesc.llvm_func_name, made.library._get_compiled_object()

@@ -4,9 +4,10 @@ Owns the kernels that find that out. They are made of the instructions that a mo
 do nothing else, so a step that reads so many bytes and does so many operations can't take less time. Knows nothing of
 models and keeps no time: kaishu/benchmark.py does.
 
-Reading: every vector of a memory larger than the caches, once, added up; ranks claim a megabyte at a time. Multiplying:
-two tiles of sums and a row of activations, all in registers, and two vectors of weights from the first-level cache;
-nothing is unpacked, scaled or stored until the end.
+Reading: every vector of a memory larger than the caches, once, added up; ranks claim four megabytes at a time and read
+them at four places at once, which is faster than at one. Multiplying: two tiles of sums and a row of activations, all
+in registers, and two vectors of weights from the first-level cache; nothing is unpacked, scaled or stored until the
+end.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from kaishu.cpu.barriers import barrier, claim
 from kaishu.cpu.bfloat_products import multiply_pairs, pair_words
+from kaishu.cpu.kernels import Entry, Kernels
 from kaishu.cpu.products import (
     WIDE,
     dot_bytes,
@@ -30,7 +33,7 @@ from kaishu.cpu.products import (
 )
 from kaishu.cpu.records import address
 from kaishu.cpu.target import current_target
-from kaishu.cpu.threads import Ranks, barrier, claim, shared_state
+from kaishu.cpu.threads import Ranks, shared_state
 from kaishu.cpu.vector import (
     KERNEL,
     bytes_at,
@@ -45,49 +48,57 @@ from kaishu.cpu.vector import (
     prefetch,
     splat,
     store,
-    sum_lanes,
 )
 
 Arithmetic = Literal["int4", "int8", "bf16", "float32"]
 """Which weights are multiplied: the instructions differ. float32 is the plain fused multiply-add."""
 _INT4, _INT8, _BF16, _FLOAT32 = range(4)  # the same for the kernels: places in get_args(Arithmetic)
 
-PIECE_FLOATS = 1 << 18  # a megabyte, claimed at once
+READ = Entry("read", "kaishu.cpu.measure", "read", (None,) * 6)
+MULTIPLY = Entry("multiply", "kaishu.cpu.measure", "multiply_on_rank", (None,) * 9)
+STREAMS = 4  # places that a rank reads at the same time
+PIECE_FLOATS = STREAMS << 18  # a megabyte each, claimed at once
+LINE_FLOATS = 16  # a cache line
 AHEAD_FLOATS = 512  # how far before their use lines are fetched, as in linear.py
 _BFLOAT_ONE = 0x3F80
 TURNS_APART = 64  # so many turns have weights of their own; of fewer, LLVM would compute the products before the loop
 
 
 @njit(**KERNEL)
-def _read(rank, ranks, shared, memory_address, pieces, totals):
-    """totals[rank] = the sum of all numbers in the pieces that this rank claimed"""
-    memory, width = floats_at(memory_address), lanes()
+def read(rank, ranks, shared, memory_address, pieces, totals):
+    """Add up all numbers in the pieces that this rank claims.
+
+    totals: the address of [ranks, lanes] float32, which get each rank's sums
+    """
+    memory, stream = floats_at(memory_address), PIECE_FLOATS // STREAMS
     a = b = c = d = splat(np.float32(0.0))
     barrier(shared, ranks)
     piece = claim(shared, 0, 1)
     while piece < pieces:
-        for index in range(piece * PIECE_FLOATS, (piece + 1) * PIECE_FLOATS, 4 * width):
-            for line in range(0, 4 * width, 16):
-                prefetch(memory, index + AHEAD_FLOATS + line)
-            a = a + load(memory, index)
-            b = b + load(memory, index + width)
-            c = c + load(memory, index + 2 * width)
-            d = d + load(memory, index + 3 * width)
+        start = piece * PIECE_FLOATS
+        for index in range(start, start + stream, LINE_FLOATS):
+            for line in range(index, index + PIECE_FLOATS, stream):
+                prefetch(memory, line + AHEAD_FLOATS)
+            for vector in range(index, index + LINE_FLOATS, lanes()):
+                a = a + load(memory, vector)
+                b = b + load(memory, vector + stream)
+                c = c + load(memory, vector + 2 * stream)
+                d = d + load(memory, vector + 3 * stream)
         piece = claim(shared, 0, 1)
-    totals[rank] = sum_lanes((a + b) + (c + d))
+    store(floats_at(totals), rank * lanes(), (a + b) + (c + d))
 
 
-def read_through(ranks: Ranks, memory: NDArray[np.float32]) -> float:
+def read_through(kernels: Kernels, ranks: Ranks, memory: NDArray[np.float32]) -> float:
     """Read every number of a memory once, by all ranks together.
 
     memory: [n] float32, n a multiple of PIECE_FLOATS
     return: their sum
     """
     assert len(memory) % PIECE_FLOATS == 0, "ranks claim whole pieces"
-    shared, totals = shared_state(1), np.zeros(ranks.count, np.float64)
-    pieces, start = len(memory) // PIECE_FLOATS, address(memory)
-    ranks.run(lambda rank: _read(rank, ranks.count, shared, start, pieces, totals))
-    return float(totals.sum())
+    shared, totals = shared_state(1), np.zeros((ranks.count, current_target().lanes), np.float32)
+    kernel, fixed = kernels.load(READ), (address(shared), address(memory), len(memory) // PIECE_FLOATS, address(totals))
+    ranks.run(lambda rank: kernel(rank, ranks.count, *fixed))
+    return float(totals.sum(dtype=np.float64))
 
 
 @njit(**KERNEL)
@@ -141,7 +152,7 @@ def _multiply_floats(turns, weights, x, out):
 
 
 @njit(**KERNEL)
-def _multiply(rank, ranks, shared, kind, turns, weights, x, out, out_bytes):
+def multiply_on_rank(rank, ranks, shared, kind, turns, weights, x, out, out_bytes):
     """One rank's `turns`; its sums go to out + rank · out_bytes"""
     barrier(shared, ranks)
     own = out + rank * out_bytes
@@ -155,7 +166,7 @@ def _multiply(rank, ranks, shared, kind, turns, weights, x, out, out_bytes):
         _multiply_floats(turns, weights, x, own)
 
 
-def multiply(ranks: Ranks, kind: Arithmetic, turns: int) -> NDArray[Any]:
+def multiply(kernels: Kernels, ranks: Ranks, kind: Arithmetic, turns: int) -> NDArray[Any]:
     """Multiply ones by ones, on every rank.
 
     turns:  how often; one turn is `turn_operations(kind)` operations of every rank
@@ -170,7 +181,8 @@ def multiply(ranks: Ranks, kind: Arithmetic, turns: int) -> NDArray[Any]:
     out = np.zeros((ranks.count, sums * target.lanes * 4 // np.dtype(dtype).itemsize), dtype)
     shared, own_bytes = shared_state(0), out.strides[0]
     fixed = (get_args(Arithmetic).index(kind), turns, address(weights), address(x), address(out), own_bytes)
-    ranks.run(lambda rank: _multiply(rank, ranks.count, shared, *fixed))
+    kernel, counters = kernels.load(MULTIPLY), address(shared)
+    ranks.run(lambda rank: kernel(rank, ranks.count, counters, *fixed))
     return out
 
 
@@ -195,6 +207,3 @@ def _ones(kind: Arithmetic) -> tuple[NDArray[Any], NDArray[Any]]:
     if target.has_bf16:
         return pairs, np.full(2 * target.tokens, _BFLOAT_ONE, np.uint16)
     return pairs, np.ones(2 * target.tokens, np.float32)
-
-
-MEASURING_KERNELS = (_read, _multiply)  # what is compiled for measuring

@@ -16,7 +16,8 @@ from typing import Any
 from numba import njit
 
 from kaishu.cpu.bfloat_products import multiply_kept, pair_words
-from kaishu.cpu.pages import SEGMENT, kept_at
+from kaishu.cpu.page_access import kept_at
+from kaishu.cpu.pages import SEGMENT
 from kaishu.cpu.products import WIDE, store_tile, zero_tile
 from kaishu.cpu.vector import KERNEL, lanes, prefetch
 

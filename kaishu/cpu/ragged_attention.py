@@ -11,9 +11,9 @@ import numpy as np
 from numba import njit
 
 from kaishu.cpu.attention import attend_segment, finish_row, join, take_queries
+from kaishu.cpu.barriers import claim
 from kaishu.cpu.pages import SEGMENT
 from kaishu.cpu.products import wide_tokens
-from kaishu.cpu.threads import claim
 from kaishu.cpu.vector import KERNEL, floats_at, int32_at, int64_at, moved
 
 

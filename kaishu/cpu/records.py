@@ -87,6 +87,24 @@ PAGES = np.dtype(
 # first, because Numba takes a record that begins with all fields of another for one of the other's kind.
 INT8_PAGES = np.dtype([("scales", "i8"), *((name, "i8") for name in PAGES.names or ())])
 
+# A tensor to be packed, see quantise.py.
+#   source:       the address of [rows, columns], row by row; stored: 0 for bfloat16, 1 for float16, 2 for float32
+#   kind, inputs: see layout.py: which kind of weights, and K with its padding
+PACKING = np.dtype(
+    [
+        ("source", "i8"),
+        ("stored", "i8"),
+        ("rows", "i8"),
+        ("columns", "i8"),
+        ("kind", "i8"),
+        ("lanes", "i8"),
+        ("inputs", "i8"),
+        ("weights", "i8"),
+        ("scales", "i8"),
+        ("minimums", "i8"),
+    ]
+)
+
 # Memory between stages, with room for at least T rows. Of attention (R rows of a tile, see attention.py):
 #   queries, gathered: [ranks · R, d] · scores: [ranks · R, SEGMENT] · own_largest, own_sums: [ranks, R]
 #   largest, sums: [pieces, R] · partial: [pieces · R, d]
@@ -126,10 +144,13 @@ def matrix(array: NDArray[Any]) -> tuple[int, int]:
     return address(array), array.shape[-1]
 
 
-def record(dtype: np.dtype[Any], fields: Mapping[str, Any]) -> Any:
-    """A record with every field set, in memory of its own."""
+def record(dtype: np.dtype[Any], fields: Mapping[str, Any]) -> NDArray[Any]:
+    """A record with every field set, in memory of its own.
+
+    return: [] dtype, an array of no dimensions: kernels get its address
+    """
     assert dtype.names is not None and set(fields) == set(dtype.names), set(dtype.names or ()) ^ set(fields)
-    made = np.zeros(1, dtype)
+    made = np.zeros((), dtype)
     for name, value in fields.items():
-        made[0][name] = value
-    return made[0]
+        made[name] = value
+    return made

@@ -1,14 +1,17 @@
 """Which vector instructions the code is generated for.
 
-Owns the reading of Numba's compilation target: how many lanes a vector has, and which of the few special instructions
-exist. Numba generates for the CPU it runs on, or for the one that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name; this
-module asks Numba, so both are respected. Read by vector.py while it generates code, and by layout.py, because weights
-are packed by as many rows as a vector has lanes.
+Owns how many lanes a vector has, and which of the few special instructions exist. Numba generates for the CPU it runs
+on, or for the one that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name; this module reads the same, without Numba, because a
+start that finds its kernels compiled has no need of Numba (kernels.py). Read by vector.py while it generates code, and
+by executor.py, because weights are packed by as many rows as a vector has lanes.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 DotForm = Literal["vnni512", "vnni256", "avx2", "sdot", "portable"]
@@ -62,10 +65,32 @@ def target_from(features: frozenset[str], architecture: str) -> Target:
 
 
 def current_target() -> Target:
-    """What Numba generates code for in this process."""
-    from numba.core.registry import cpu_target
+    """What kernels are generated for in this process."""
+    return _target_of(cpu_features())
 
-    codegen = cpu_target.target_context.codegen()
-    features = codegen._tm_features  # a string such as "+avx2,+fma,-avx512f"; Numba has no public spelling of it
+
+@cache
+def _target_of(features: str) -> Target:
+    import llvmlite.binding as llvm
+
     enabled = frozenset(word[1:] for word in features.split(",") if word.startswith("+"))
-    return target_from(enabled, codegen._tm.triple.split("-")[0])
+    return target_from(enabled, llvm.get_process_triple().split("-")[0])
+
+
+def cpu_features(environment: Mapping[str, str] = os.environ) -> str:
+    """The features that Numba has code generated with, in LLVM's spelling: such as "+avx2,+fma,-avx512f"."""
+    name, named = environment.get("NUMBA_CPU_NAME", ""), environment.get("NUMBA_CPU_FEATURES")
+    if named is not None or name.lower() == "generic":
+        return named or ""
+    return _host_features(with_avx=environment.get("NUMBA_ENABLE_AVX", "1") != "0")
+
+
+@cache
+def _host_features(*, with_avx: bool) -> str:
+    """This CPU's features; asking LLVM takes half a millisecond, and the answer never changes."""
+    import llvmlite.binding as llvm
+
+    found = llvm.get_host_cpu_features()
+    if not with_avx:
+        found.update({name: False for name in found if name.startswith("avx")})
+    return str(found.flatten())

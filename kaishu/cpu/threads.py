@@ -1,94 +1,27 @@
-"""Ranks: the threads that compute a step together, how they divide work, and how they wait for each other.
+"""Ranks: the threads that compute a step together.
 
-Owns the number of threads, the threads themselves, the barrier and the shared counters. Knows nothing of models.
-executor.py starts the ranks once and wakes them for every step; the kernels call `barrier` and `claim`.
-
-Work is claimed, not assigned: a rank takes the next piece when it is done with its last, so a core that is slow or busy
-with something else gets less. Which rank computes a piece never changes its result.
+Owns the number of threads, the threads themselves, and the memory through which they divide work and wait for each
+other; how the kernels use that is barriers.py. Knows nothing of models. executor.py starts the ranks once and wakes
+them for every step.
 """
 
 from __future__ import annotations
 
 import os
 import queue
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
-
-from kaishu.cpu.vector import INLINE
+import numpy as np
+from numpy.typing import NDArray
 
 ARRIVED, GENERATION, COUNTERS = 0, 8, 16  # places in the shared array; each on a cache line of its own
 LINE = 8  # int64 in a cache line
-SPINS = 2000  # turns of waiting, some microseconds, before a waiting rank lets others run
-_YIELD = "SwitchToThread" if sys.platform == "win32" else "sched_yield"
 
 
-@intrinsic
-def _add(typing: Any, shared: Any, place: Any, amount: Any) -> Any:
-    """Atomically add to shared[place]; return: what it was before."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        return builder.atomic_rmw("add", builder.gep(data, [arguments[1]]), arguments[2], "seq_cst")
-
-    return types.int64(shared, types.int64, types.int64), generate
-
-
-@intrinsic
-def _read(typing: Any, shared: Any, place: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        return builder.load_atomic(builder.gep(data, [arguments[1]]), "acquire", 8)
-
-    return types.int64(shared, types.int64), generate
-
-
-@intrinsic
-def _let_others_run(typing: Any) -> Any:
-    """Give the core to another thread that wants it."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        function_type = ir.FunctionType(ir.IntType(32), [])
-        builder.call(cgutils.get_or_insert_function(builder.module, function_type, _YIELD), [])
-        return context.get_dummy_value()
-
-    return types.void(), generate
-
-
-@njit(**INLINE)
-def barrier(shared, ranks):
-    """Wait until every rank is here. Spins a little, then yields: a rank without a core isn't kept from it."""
-    if ranks == 1:
-        return
-    generation = _read(shared, GENERATION)
-    if _add(shared, ARRIVED, 1) == ranks - 1:
-        _add(shared, ARRIVED, -ranks)
-        _add(shared, GENERATION, 1)
-        return
-    turns = 0
-    while _read(shared, GENERATION) == generation:
-        turns += 1
-        if turns > SPINS:
-            _let_others_run()
-
-
-@njit(**INLINE)
-def claim(shared, stage, pieces):
-    """The next `pieces` pieces of a stage, which are this rank's alone; return: the first of them."""
-    return _add(shared, COUNTERS + stage * LINE, pieces)
-
-
-def shared_state(stages: int) -> Any:
-    """The barrier and a counter for each stage of a step; int64, zero before every step."""
-    import numpy as np
-
+def shared_state(stages: int) -> NDArray[np.int64]:
+    """The barrier and a counter for each stage of a step; zeros before every step. Kernels get its address."""
     return np.zeros(COUNTERS + stages * LINE, np.int64)
 
 
@@ -131,7 +64,7 @@ def _quota(root: Path) -> int | None:
     return min(limits, default=None)
 
 
-Work = Callable[[int], None]
+Work = Callable[[int], object]
 
 
 class _Run:

@@ -25,8 +25,8 @@ I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F16, F32 = ir.HalfType(), ir.FloatType()
 ELEMENTS = {"float32": F32, "int32": I32, "int16": I16, "int8": I8}
 # No reassociation, no contraction: a sum is computed as it is written, on every CPU and at every place it is inlined.
-# No wrapper for C, which nothing calls: a twentieth less to compile.
-KERNEL: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False, "no_cfunc_wrapper": True}
+# No wrappers for C and for Python, which call kernels by address (kernels.py): a sixth less to compile.
+KERNEL: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, "no_cpython_wrapper": True}
 INLINE: dict[str, Any] = {**KERNEL, "forceinline": True}
 
 

@@ -105,12 +105,21 @@ class Tokenizer:
     @cached_property
     def vocab_size(self) -> int:
         """How many ids the tokenizer knows: its highest id + 1. The embedding may have more rows."""
-        return 1 + max(self._library.get_vocab(with_added_tokens=True).values(), default=-1)
+        return 1 + max(self._known_ids, default=-1)
 
     def ids_without_token(self, rows: int) -> list[int]:
         """Which of the ids 0 to rows - 1 have no token: a model may score them, nothing may sample them."""
-        known = set(self._library.get_vocab(with_added_tokens=True).values())
+        known = self._known_ids
         return [token_id for token_id in range(rows) if token_id not in known]
+
+    @cached_property
+    def _known_ids(self) -> range | set[int]:
+        """The ids that have a token. If there are n tokens and every id below n has one, then those are all of them; to
+        ask for each takes half as long as to copy the table, and nearly every tokenizer is like that."""
+        count = self._library.get_vocab_size(with_added_tokens=True)
+        if None not in map(self._library.id_to_token, range(count)):
+            return range(count)
+        return set(self._library.get_vocab(with_added_tokens=True).values())
 
     def encode(self, text: str, *, allow_control: bool = False) -> list[int]:
         """Encode a text as it stands, for raw completion.

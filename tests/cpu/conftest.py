@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kaishu.cpu.executor import CpuExecutor
-from kaishu.cpu.forward import forward
-from kaishu.cpu.kernels import keep_compiled, kernel_folder
-from kaishu.cpu.packing import PACKING_KERNELS
+from kaishu.cpu.kernels import Kernels
 from kaishu.cpu.store import KERNELS_FOLDER, cache_folder
 from tests.cpu.packed_models import PackedModel, packed_model
+from tests.cpu.packed_tensors import packer
 
 
 @pytest.fixture(scope="session")
-def kept_kernels() -> None:
+def kernels() -> Kernels:
     """The kernels, from the tests' cache (see tests/conftest.py) or compiled into it, which takes half a minute."""
-    keep_compiled((forward, *PACKING_KERNELS), kernel_folder(cache_folder() / KERNELS_FOLDER))
+    return Kernels(cache_folder() / KERNELS_FOLDER)
 
 
 @pytest.fixture(scope="session")
-def packed(kept_kernels: None, tiny_checkpoint: Any) -> Callable[..., PackedModel]:
+def packed(kernels: Kernels, tiny_checkpoint: Any) -> Callable[..., PackedModel]:
     """`packed(kind, weights, head=None, **options)`: a tiny checkpoint, packed once a session. Don't change it.
 
     kind, options: as for tiny_checkpoint
@@ -35,14 +35,20 @@ def packed(kept_kernels: None, tiny_checkpoint: Any) -> Callable[..., PackedMode
     def model_of(kind: str, weights: str = "bf16", head: str | None = None, **options: Any) -> PackedModel:
         key = f"{kind} {weights} {head} {sorted(options.items())}"
         if key not in made:
-            made[key] = packed_model(open_checkpoint(tiny_checkpoint(kind, **options)), weights, head)
+            made[key] = packed_model(open_checkpoint(tiny_checkpoint(kind, **options)), kernels, weights, head)
         return made[key]
 
     return model_of
 
 
 @pytest.fixture
-def start(kept_kernels: None) -> Iterator[Callable[..., CpuExecutor]]:
+def pack(tmp_path: Path, kernels: Kernels) -> Callable[..., Any]:
+    """`pack(weights, kind, …)`: one packed tensor, see packed_tensors.packer."""
+    return packer(tmp_path, kernels)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., CpuExecutor]]:
     """`start(model, threads=1, num_pages=…, page_tokens=None)`: an executor, closed when the test is over."""
     running: list[CpuExecutor] = []
 

@@ -16,6 +16,7 @@ import torch
 from kaishu.batch import SequenceTokens, pack
 from kaishu.config import ModelConfig
 from kaishu.cpu.executor import CpuExecutor
+from kaishu.cpu.kernels import Kernels
 from kaishu.cpu.layout import GROUP, Layout, padded, plan_layout, view
 from kaishu.cpu.packing import pack_model, unpack
 from kaishu.cpu.target import current_target
@@ -32,6 +33,7 @@ class PackedModel:
 
     layout: Layout
     memory: np.ndarray
+    kernels: Kernels
 
     @property
     def config(self) -> ModelConfig:
@@ -40,7 +42,7 @@ class PackedModel:
     def executor(
         self, *, threads: int = 1, num_pages: int = 32, page_tokens: int = PAGE_TOKENS, kv: Any = "bf16"
     ) -> CpuExecutor:
-        return CpuExecutor(self.layout, self.memory, Ranks(threads), num_pages, page_tokens, kv)
+        return CpuExecutor(self.layout, self.memory, self.kernels, Ranks(threads), num_pages, page_tokens, kv)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """What the kernels compute with, as float32, by Hugging Face names."""
@@ -61,12 +63,12 @@ class PackedModel:
         return Model.from_checkpoint(checkpoint, attention="explicit")
 
 
-def packed_model(checkpoint: Any, weights: Any, head: Any = None) -> PackedModel:
+def packed_model(checkpoint: Any, kernels: Kernels, weights: Any, head: Any = None) -> PackedModel:
     """Pack whatever has a config and tensors."""
     layout = plan_layout(checkpoint.config, weights, head or weights, current_target().lanes)
     memory = np.zeros(layout.num_bytes, np.uint8)
-    pack_model(checkpoint, layout, memory, Ranks(1))
-    return PackedModel(layout, memory)
+    pack_model(checkpoint, layout, memory, Ranks(1), kernels)
+    return PackedModel(layout, memory, kernels)
 
 
 def logits_of(executor: CpuExecutor, ids: Sequence[int], *, start: int = 0, pages: Sequence[int] = ()) -> np.ndarray:

@@ -13,7 +13,7 @@ from kaishu.batch import SequenceTokens, pack
 from kaishu.cpu.pages import SEGMENT
 from kaishu.cpu.target import current_target
 from tests.cpu.packed_models import PAGE_TOKENS, activations_after, matrix_after, spoil_pages
-from tests.cpu.test_pages import page_as_drawn
+from tests.cpu.test_page_access import page_as_drawn
 from tests.reference.parity import random_ids
 
 # The largest relative rounding of a number that is kept in bfloat16, and of one in float32.

@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from hypothesis import strategies as st
 
 from kaishu.batch import Executor, SequenceTokens, pack
 from kaishu.checkpoint import open_checkpoint
-from kaishu.cpu.executor import CpuExecutor
+from kaishu.cpu.executor import FORWARD, CpuExecutor
 from tests.cpu.packed_models import PackedModel, assert_same_bits, logits_of, spoil_pages
 from tests.cpu.schedules import run_schedule
 from tests.reference.parity import random_ids
@@ -254,7 +256,7 @@ def test_closing_twice_is_harmless_and_a_closed_one_says_so(packed):
         executor.step(pack([SequenceTokens([1], 0, (0,))]))
 
 
-def test_executors_of_different_threads_share_one_packed_file(tiny_checkpoint, tmp_path, kept_kernels):
+def test_executors_of_different_threads_share_one_packed_file(tiny_checkpoint, tmp_path, kernels):
     from kaishu.cpu.store import KERNELS_FOLDER, cache_folder
 
     (tmp_path / KERNELS_FOLDER).symlink_to(cache_folder() / KERNELS_FOLDER)
@@ -287,18 +289,38 @@ def test_the_threads_end_with_the_executor(packed):
     assert not any(thread.is_alive() for thread in own)
 
 
-def test_compiling_is_said_once_for_each_kind_of_pages(kept_kernels, tiny_checkpoint, monkeypatch, tmp_path):
-    seen: list[Path] = []
-
-    def is_new(functions, folder):
-        seen.append(folder)
-        return folder not in seen[:-1]
-
-    monkeypatch.setattr("kaishu.cpu.executor.keep_compiled", is_new)
+@pytest.mark.parametrize("kv", ["bf16", "int8"])
+def test_both_kinds_of_pages_find_their_compiled_kernels(kv, tiny_checkpoint, kernels, tmp_path):
+    kernels.load(FORWARD[kv])  # compiled, if they weren't yet
     said: list[str] = []
-    for kv in ("bf16", "int8", "bf16", "int8"):
-        checkpoint = open_checkpoint(tiny_checkpoint("dense_tied"))
-        CpuExecutor.from_checkpoint(
-            checkpoint, kv=kv, threads=1, num_pages=1, packed_folder=tmp_path, say=said.append
-        ).close()
-    assert len(said) == 2 and all(line.startswith("Compiling the kernels") for line in said)
+    checkpoint = open_checkpoint(tiny_checkpoint("dense_tied"))
+    CpuExecutor.from_checkpoint(
+        checkpoint, kv=kv, threads=1, num_pages=1, packed_folder=tmp_path, say=said.append
+    ).close()
+    assert said == []
+
+
+def test_a_start_that_finds_everything_imports_neither_numba_nor_torch(tiny_checkpoint, packed, tmp_path):
+    """Numba's import, and what it does with the first kernel, would take longer than everything else."""
+    folder = tiny_checkpoint("dense_tied")
+    program = """
+import sys
+from pathlib import Path
+
+from kaishu.batch import SequenceTokens, pack
+from kaishu.checkpoint import open_checkpoint
+from kaishu.cpu.executor import FORWARD, CpuExecutor
+
+executor = CpuExecutor.from_checkpoint(
+    open_checkpoint(Path(sys.argv[1])), weights="int4", num_pages=1, packed_folder=Path(sys.argv[2])
+)
+executor.step(pack([SequenceTokens([1, 2, 3], 0, (0,))]))
+executor.close()
+print(*sorted({name.split(".")[0] for name in sys.modules} & {"numba", "torch", "llvmlite"}))
+"""
+    packed("dense_tied", "int4")  # so that the kernels are compiled
+    for _ in range(2):  # packed by the first
+        run = subprocess.run(
+            [sys.executable, "-c", program, folder, tmp_path], capture_output=True, text=True, check=False
+        )
+        assert (run.returncode, run.stdout) == (0, "llvmlite\n"), run.stderr

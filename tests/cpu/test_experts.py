@@ -15,6 +15,7 @@ import torch
 
 from kaishu.batch import SequenceTokens, pack
 from kaishu.cpu.executor import CpuExecutor
+from kaishu.cpu.kernels import Kernels
 from kaishu.reference.experts import route
 from kaishu.reference.linear import Linear
 from tests.cpu.packed_models import (
@@ -55,7 +56,7 @@ def routed(executor: CpuExecutor, model: PackedModel, ids: list[int]) -> Routed:
 
 
 @pytest.fixture
-def one_layer(packed: Callable[..., PackedModel]) -> Callable[..., PackedModel]:
+def one_layer(packed: Callable[..., PackedModel], kernels: Kernels) -> Callable[..., PackedModel]:
     """`one_layer(weights, change={}, **options)`: a model of a single sparse layer; `change` replaces tensors."""
 
     def made(
@@ -63,7 +64,7 @@ def one_layer(packed: Callable[..., PackedModel]) -> Callable[..., PackedModel]:
     ) -> PackedModel:
         model = packed(kind, dtype="bfloat16", num_hidden_layers=1, **options)
         checkpoint: Any = CheckpointInMemory(model.config, {**model.tensors(), **(change or {})})
-        return packed_model(checkpoint, weights)
+        return packed_model(checkpoint, kernels, weights)
 
     return made
 

@@ -7,13 +7,17 @@ import pytest
 import torch
 from numba import njit
 
-from kaishu.cpu.feed_forward import gated_blocks, silu
+from kaishu.cpu import feed_forward
+from kaishu.cpu.feed_forward import silu
 from kaishu.cpu.target import current_target
 from kaishu.cpu.vector import lanes, load, pointer, store
 from tests.cpu.drawn_weights import KINDS, draw_activations, draw_linear, draw_model, matrix_record
+from tests.cpu.from_python import from_python
 from tests.cpu.rounding import ulps
 
 LANES = current_target().lanes
+
+gated_blocks = from_python(feed_forward.gated_blocks)
 
 
 @njit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -11,14 +10,14 @@ from pathlib import Path
 
 import llvmlite
 import llvmlite.binding
-import numba
+import numpy as np
 import pytest
-from numba.core.registry import cpu_target
 
-from kaishu.cpu import kernels
-from kaishu.cpu.kernels import kernel_folder
+from kaishu.cpu import kernels as module
+from kaishu.cpu.kernels import Entry, Kernels, kernel_folder
+from kaishu.cpu.records import address
 
-PACKAGE = Path(kernels.__file__).parent
+PACKAGE = Path(module.__file__).parent
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def sources(tmp_path, monkeypatch):
     """A copy of kaishu/cpu's files that is taken for the package."""
     folder = tmp_path / "cpu"
     shutil.copytree(PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(kernels, "__file__", str(folder / "kernels.py"))
+    monkeypatch.setattr(module, "__file__", str(folder / "kernels.py"))
     return folder
 
 
@@ -63,105 +62,168 @@ def test_a_source_that_came_or_went_or_was_renamed_has_another_folder(sources):
     assert len(names) == 4
 
 
-@pytest.mark.parametrize("module", [numba, llvmlite])
-def test_another_version_has_another_folder(module, monkeypatch):
-    before = name()
-    monkeypatch.setattr(module, "__version__", module.__version__ + ".1")
-    assert name() != before
+def test_another_version_has_another_folder(monkeypatch):
+    names = {name()}
+    with monkeypatch.context() as patch:
+        patch.setattr(llvmlite, "__version__", llvmlite.__version__ + ".1")
+        names.add(name())
+    monkeypatch.setattr(module, "_numba_version", lambda: module._numba_version.__name__)
+    names.add(name())
+    assert len(names) == 3
+
+
+def test_numba_is_asked_for_its_version_without_importing_it():
+    import numba
+
+    assert f'"{numba.__version__}"' in module._numba_version()
 
 
 def test_another_cpu_or_set_of_features_has_another_folder(monkeypatch):
-    before = name()
-    codegen = cpu_target.target_context.codegen()
+    names = {name()}
     with monkeypatch.context() as patch:
-        patch.setattr(codegen, "_tm_features", codegen._tm_features + ",+another")
-        with_feature = name()
+        patch.setenv("NUMBA_CPU_FEATURES", "+avx2")
+        names.add(name())
     monkeypatch.setattr(llvmlite.binding, "get_host_cpu_name", lambda: "another")
-    assert len({before, with_feature, name()}) == 3
+    names.add(name())
+    assert len(names) == 3
 
 
-PROGRAM = """
-import sys
-from pathlib import Path
-
-import numba
+# A module of kernels, found by its name as Kaishu's own are; the second function calls the first.
+SOURCE = """
+import numpy as np
 from numba import njit
 
-from kaishu.cpu.kernels import keep_compiled
+from kaishu.cpu.vector import KERNEL, floats_at
 
 
-@njit
-def inner(x):
-    return x + 1
-
-
-@njit
+@njit(**KERNEL)
 def doubled(x):
-    return 2 * inner(x)
+    return 2 * x
 
 
-@njit
-def halved(x):
-    return x / 2
-
-
-is_new = keep_compiled((doubled, halved), Path(sys.argv[1]))
-values = doubled(20), halved(1.0)
-hits = sum(sum(function.stats.cache_hits.values()) for function in (doubled, halved))
-print(is_new, hits, values, numba.config.CACHE_DIR == "")
+@njit(**KERNEL)
+def add_doubled(pair, address, count):
+    numbers = floats_at(address)
+    for index in range(count):
+        numbers[index] += np.float32(doubled(pair.first) + pair.second)
+    return count - 100
 """
-
-
-def run(program: Path, folder: Path, *, largest_file: int | None = None) -> list[str]:
-    """Run the program in a process of its own. return: whether the folder was new, hits, results, setting restored"""
-    environment = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
-    environment |= {"PYTHONPATH": str(PACKAGE.parent.parent), "PYTHONDONTWRITEBYTECODE": "1"}
-
-    def limit() -> None:
-        if largest_file is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
-
-    done = subprocess.run(
-        [sys.executable, program, folder],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd="/",
-        preexec_fn=limit,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip().split(" ", 2)
+PAIR = np.dtype([("first", "i8"), ("second", "i8")])
+ENTRY = Entry("add", "numbers_for_test_kernels", "add_doubled", (PAIR, None, None))
 
 
 @pytest.fixture
-def program(tmp_path):
-    folder = tmp_path / "program"
+def numbers(tmp_path, monkeypatch):
+    """The folder in which the module of kernels lies."""
+    folder = tmp_path / "source"
     folder.mkdir()
-    (folder / "program.py").write_text(PROGRAM)
-    return folder / "program.py"
+    (folder / f"{ENTRY.module}.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(folder)
+    yield folder
+    sys.modules.pop(ENTRY.module, None)
 
 
-def test_a_second_process_finds_what_the_first_compiled(program, tmp_path):
-    folder = tmp_path / "kernels" / "digest"
-    assert run(program, folder) == ["True", "0", "(42, 0.5) True"]
-    assert len(list(folder.rglob("*.nbi"))) == 2
-    assert run(program, folder) == ["False", "2", "(42, 0.5) True"]
-    assert [path.name for path in program.parent.iterdir()] == ["program.py"], "nothing is left beside the source"
+def use(kernels: Kernels, entry: Entry = ENTRY) -> tuple[int, list[float]]:
+    """Call the kernel. return: what it returns and what it writes"""
+    pair, found = np.array((20, 2), PAIR), np.array([0, 0.5, 7], np.float32)
+    return kernels.load(entry)(address(pair), address(found), 2), found.tolist()
 
 
-def test_where_the_folder_cannot_be_kept_nothing_is_left_elsewhere(program, tmp_path):
-    """Numba on its own would go on to the source's __pycache__, whose code nobody checks against the callees."""
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_kernel_gets_numbers_and_records_and_returns_a_number(numbers, tmp_path):
+    said: list[str] = []
+    kernels = Kernels(tmp_path / "kernels", said.append)
+    assert use(kernels) == (-98, [42.0, 42.5, 7.0])
+    assert kernels.load(ENTRY) is kernels.load(ENTRY)
+    assert len(said) == 1 and said[0].startswith("Compiling the kernels")
+
+
+def test_a_second_process_finds_what_the_first_compiled(numbers, tmp_path, monkeypatch):
+    said: list[str] = []
+    use(Kernels(tmp_path / "kernels", said.append))
+    assert files(tmp_path / "kernels") == ["add.kernel"]
+    monkeypatch.setattr(module, "_compiled", lambda entry: pytest.fail("compiled again"))
+    assert use(Kernels(tmp_path / "kernels", said.append)) == (-98, [42.0, 42.5, 7.0])
+    assert len(said) == 1
+
+
+def test_compiling_two_kernels_is_said_once(numbers, tmp_path):
+    said: list[str] = []
+    kernels = Kernels(tmp_path / "kernels", said.append)
+    for own in ("add", "again"):
+        use(kernels, Entry(own, ENTRY.module, ENTRY.function, ENTRY.arguments))
+    assert files(tmp_path / "kernels") == ["add.kernel", "again.kernel"] and len(said) == 1
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "emptied", "a folder"])
+def test_a_damaged_file_is_compiled_anew(damage, numbers, tmp_path):
+    use(Kernels(tmp_path / "kernels"))
+    (path,) = (tmp_path / "kernels").rglob("add.kernel")
+    whole = path.read_bytes()
+    if damage == "a folder":
+        path.unlink()
+        path.mkdir()
+    else:
+        middle = len(whole) // 2
+        flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+        path.write_bytes({"cut": whole[:-1], "flipped": flipped, "emptied": b""}[damage])
+    said: list[str] = []
+    assert use(Kernels(tmp_path / "kernels", said.append))[0] == -98
+    assert len(said) == 1
+    if damage != "a folder":
+        assert files(tmp_path / "kernels") == ["add.kernel"]
+        assert use(Kernels(tmp_path / "kernels", said.append))[0] == -98 and len(said) == 1, "and mended"
+
+
+def test_where_the_folder_cannot_be_kept_it_is_compiled_every_time(numbers, tmp_path):
     (tmp_path / "file").write_text("")
-    for _ in range(2):
-        assert run(program, tmp_path / "file" / "digest") == ["True", "0", "(42, 0.5) True"]
-    assert [path.name for path in program.parent.iterdir()] == ["program.py"]
+    said: list[str] = []
+    for count in (1, 2):
+        assert use(Kernels(tmp_path / "file", said.append))[0] == -98
+        assert len(said) == count
+    assert (tmp_path / "file").read_text() == ""
 
 
-def test_a_disk_that_is_full_stops_no_kernel(program, tmp_path):
-    """Numba opens its files well enough, and can't write them."""
-    folder = tmp_path / "kernels"
-    for _ in range(2):
-        assert run(program, folder, largest_file=100)[1:] == ["0", "(42, 0.5) True"]
-    assert run(program, folder)[1:] == ["0", "(42, 0.5) True"]
-    assert run(program, folder)[1:] == ["2", "(42, 0.5) True"]
+def test_a_folder_that_may_only_be_read_is_enough(numbers, tmp_path, monkeypatch):
+    """A container's image may bring the kernels, and its user not be allowed to write there."""
+    use(Kernels(tmp_path / "kernels"))
+    monkeypatch.setattr(module, "_write", lambda *_: pytest.fail("written"))
+    said: list[str] = []
+    assert use(Kernels(tmp_path / "kernels", said.append))[0] == -98 and said == []
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from kaishu.cpu.kernels import Kernels
+from tests.cpu.test_kernels import use
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+print(use(Kernels(Path(sys.argv[1]))))
+"""
+
+
+def test_a_disk_that_is_full_stops_no_kernel_and_leaves_nothing(numbers, tmp_path):
+    paths = os.pathsep.join([str(numbers), str(PACKAGE.parent.parent)])
+    run = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, tmp_path / "kernels"],
+        env=os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stdout) == (0, "(-98, [42.0, 42.5, 7.0])\n"), run.stderr
+    assert files(tmp_path / "kernels") == []
+
+
+def test_compiled_code_needs_nothing_of_numba(kernels):
+    """The linker finds only what the process has anyway, so nothing of Numba's runtime may be left in the code."""
+    from kaishu.cpu.executor import FORWARD
+
+    for entry in FORWARD.values():
+        kernels.load(entry)
+        found = module._read(kernels._folder / f"{entry.name}.kernel")
+        assert found is not None and b"NRT_" not in found[1] and b"numba_" not in found[1]

@@ -5,13 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kaishu.cpu import linear as kernels
 from kaishu.cpu.layout import BIAS, BLOCKS, INPUTS, KIND
-from kaishu.cpu.linear import CACHED_BYTES, layer_field, linear_blocks, linear_field
+from kaishu.cpu.linear import CACHED_BYTES
 from kaishu.cpu.records import address
 from kaishu.cpu.target import current_target
 from tests.cpu.drawn_weights import KINDS, draw_activations, draw_linear, draw_model, matrix_record
+from tests.cpu.from_python import from_python
 
 LANES = current_target().lanes
+linear_blocks, linear_field, layer_field = map(
+    from_python, (kernels.linear_blocks, kernels.linear_field, kernels.layer_field)
+)
 UNTOUCHED = np.float32(-777.25)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 

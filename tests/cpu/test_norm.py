@@ -7,14 +7,18 @@ import pytest
 import torch
 from numba import njit
 
-from kaishu.cpu.norm import prepare, rms_norm, round_words
+from kaishu.cpu import norm
+from kaishu.cpu.norm import rms_norm
 from kaishu.cpu.records import ACTIVATIONS, address, record
 from kaishu.cpu.target import current_target
 from kaishu.cpu.vector import pointer
 from kaishu.reference.norm import rms_norm as reference_rms_norm
 from tests.cpu.drawn_weights import nibble_shifts
+from tests.cpu.from_python import from_python
 
 EPS = np.float32(1e-6)
+
+prepare, round_words = from_python(norm.prepare), from_python(norm.round_words)
 
 
 @njit

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from numba import njit
 
+from kaishu.cpu.page_access import scale_scores
 from kaishu.cpu.page_products import few_gathered, few_scores, tile_gathered, tile_scores
-from kaishu.cpu.pages import SEGMENT, scale_scores
+from kaishu.cpu.pages import SEGMENT
 from kaishu.cpu.records import INT8_PAGES, PAGES, address, record
 from kaishu.cpu.target import current_target
 from kaishu.cpu.vector import floats_at, int32_at
@@ -109,12 +110,12 @@ def test_scores_are_the_products_of_queries_and_keys(kv, head_dim, page_tokens, 
     pages = DrawnPages(rng, head_dim, page_tokens, count, kv)
     words, queries = words_of(rng.normal(size=(ROWS, head_dim)))
     whole = np.full((ROWS, SEGMENT), 5, np.float32)
-    scores_of(pages.record, address(pages.table), count, address(words), ROWS, False, address(whole))
+    scores_of(pages.record[()], address(pages.table), count, address(words), ROWS, False, address(whole))
     assert_products(whole[:, : count * page_tokens], queries, pages.keys)
     assert (whole[:, count * page_tokens :] == 5).all(), "only scores of these pages are written"
     for rows in range(1, ROWS + 1):
         few = np.full((ROWS, SEGMENT), 5, np.float32)
-        scores_of(pages.record, address(pages.table), count, address(words), rows, True, address(few))
+        scores_of(pages.record[()], address(pages.table), count, address(words), rows, True, address(few))
         assert np.array_equal(few[:rows], whole[:rows]) and (few[rows:] == 5).all()
 
 
@@ -128,11 +129,11 @@ def test_values_are_weighed_and_added(kv, head_dim, page_tokens, count, rng):
     drawn[:, : count * page_tokens] = rng.random((ROWS, count * page_tokens))
     words, weights = words_of(drawn)
     whole = np.full((ROWS, head_dim), 5, np.float32)
-    gathered_of(pages.record, address(pages.table), count, address(words), ROWS, False, address(whole))
+    gathered_of(pages.record[()], address(pages.table), count, address(words), ROWS, False, address(whole))
     assert_products(whole, weights[:, : count * page_tokens], pages.values.T)
     for rows in range(1, ROWS + 1):
         few = np.full((ROWS, head_dim), 5, np.float32)
-        gathered_of(pages.record, address(pages.table), count, address(words), rows, True, address(few))
+        gathered_of(pages.record[()], address(pages.table), count, address(words), rows, True, address(few))
         assert np.array_equal(few[:rows], whole[:rows]) and (few[rows:] == 5).all()
 
 
@@ -148,7 +149,7 @@ def test_scores_are_scaled_by_position_where_there_are_scales(kv, which, rng):
     pages = DrawnPages(rng, 64, 32, 3, kv)
     before = rng.normal(size=(ROWS, SEGMENT)).astype(np.float32)
     scores = before.copy()
-    scaled_of(pages.record, address(pages.table), bool(which), 3, ROWS - 1, address(scores))
+    scaled_of(pages.record[()], address(pages.table), bool(which), 3, ROWS - 1, address(scores))
     expected = before.copy()
     if kv == "int8":
         expected[: ROWS - 1, :96] *= pages.scales[which]

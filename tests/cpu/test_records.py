@@ -38,7 +38,7 @@ def read_model(model):
 def test_a_kernel_finds_a_matrix_by_its_record(rng):
     array = rng.normal(size=(3, 5)).astype(np.float32)
     made = record(MATRIX, dict(zip(("at", "width"), matrix(array), strict=True)))
-    assert [[read_matrix(made, row, column) for column in range(5)] for row in range(3)] == array.tolist()
+    assert [[read_matrix(made[()], row, column) for column in range(5)] for row in range(3)] == array.tolist()
 
 
 def test_a_kernel_finds_the_records_within_a_record(rng):
@@ -47,14 +47,14 @@ def test_a_kernel_finds_the_records_within_a_record(rng):
     assert BUFFERS.names is not None
     fields = {name: (0, 0) if BUFFERS[name] == MATRIX else (0,) * 6 for name in BUFFERS.names}
     fields |= {"hidden": matrix(hidden), "expert_inner": (address(words), 0, 0, address(sums), 0, 64)}
-    assert read_nested(record(BUFFERS, fields)) == (hidden[1], 8, words[2], 3, 64)
+    assert read_nested(record(BUFFERS, fields)[()]) == (hidden[1], 8, words[2], 3, 64)
 
 
 def test_a_kernel_reads_whole_numbers_and_fractions():
     assert MODEL.names is not None
     fields = dict.fromkeys(MODEL.names, 0)
     fields |= {"address": 1 << 46, "num_experts": 128, "is_renormalised": True, "eps": 1e-6, "rotary_factor": 1.25}
-    assert read_model(record(MODEL, fields)) == (1 << 46, 128, 1, np.float32(1e-6), 1.25)
+    assert read_model(record(MODEL, fields)[()]) == (1 << 46, 128, 1, np.float32(1e-6), 1.25)
 
 
 @every_record

@@ -81,6 +81,28 @@ def test_this_cpus_own_form_is_among_those_that_it_can_run():
     assert current_target() in [form[2] for form in FORMS.values() if can_run(*form[:2])]
 
 
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"NUMBA_CPU_NAME": "generic"},
+        {"NUMBA_CPU_FEATURES": "+avx2,+fma"},
+        {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""},
+        {"NUMBA_ENABLE_AVX": "0"},
+    ],
+    ids=str,
+)
+def test_features_are_those_that_numba_generates_for(environment):
+    program = """
+from numba.core.registry import cpu_target
+
+from kaishu.cpu.target import cpu_features
+
+print(cpu_target.target_context.codegen()._tm_features == cpu_features())
+"""
+    assert run("-c", program, **environment) == "True\n"
+
+
 @pytest.fixture(scope="module")
 def assembly_of():
     """`assembly_of(form)`: the innermost loops of each kind of weights in assembly; nothing of it is run."""

@@ -1,4 +1,4 @@
-"""How many threads there are, what ranks do with work and with errors, and the two things that kernels ask of them."""
+"""How many threads there are, what ranks do with work and with errors."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from numba import njit
 
-from kaishu.cpu.threads import COUNTERS, LINE, Ranks, _Run, available_threads, barrier, claim, shared_state
-from kaishu.cpu.vector import KERNEL
+from kaishu.cpu.threads import Ranks, _Run, available_threads
 
 
 def machine(folder: Path, siblings: list[str], group: str = "0::/\n", **quotas: str) -> Path:
@@ -212,66 +209,3 @@ def test_closing_ends_the_threads_and_may_be_repeated():
         assert not thread.is_alive()
     with pytest.raises(AssertionError, match="ended"):
         ranks.run(lambda _: None)
-
-
-@njit(**KERNEL)
-def take_all(shared, stage, total, at_once, taken, mark):
-    first = claim(shared, stage, at_once)
-    while first < total:
-        for piece in range(first, min(total, first + at_once)):
-            taken[piece] += mark
-        first = claim(shared, stage, at_once)
-
-
-@njit(**KERNEL)
-def pass_on(shared, ranks, rank, rounds, notes, wrong):
-    """In every round each rank writes a note, and after the barrier reads all the others'."""
-    for turn in range(1, rounds + 1):
-        notes[rank * 8] = turn
-        barrier(shared, ranks)
-        for other in range(ranks):
-            if notes[other * 8] != turn:
-                wrong[rank] += 1
-        barrier(shared, ranks)
-
-
-def test_every_piece_is_claimed_exactly_once(ranks):
-    take_all(shared_state(2), 1, 0, 1, np.zeros(1, np.int64), 1)  # compiled, so that ranks begin together
-    for total in (0, 1, 7, 20_000):
-        for at_once in (1, 2, 7):
-            shared, taken = shared_state(3), np.zeros(max(1, total), np.int64)
-            ranks.run(lambda rank: take_all(shared, 1, total, at_once, taken, 1))  # noqa: B023
-            assert (taken[:total] == 1).all()
-            assert not shared[COUNTERS + 2 * LINE], "stages have counters of their own"
-
-
-def test_nobody_passes_a_barrier_before_all_have_come_even_on_fewer_cores_than_ranks(ranks):
-    pass_on(shared_state(1), 1, 0, 1, np.zeros(8, np.int64), np.zeros(1, np.int64))
-    shared, notes = shared_state(1), np.zeros(8 * ranks.count, np.int64)
-    wrong, rounds = np.zeros(ranks.count, np.int64), 500
-    ranks.run(lambda rank: pass_on(shared, ranks.count, rank, rounds, notes, wrong))
-    assert not wrong.any()
-    assert (notes[::8] == rounds).all()
-
-
-def test_four_ranks_on_one_core_finish():
-    allowed, rounds = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None, 1000
-    if allowed:
-        os.sched_setaffinity(0, {min(allowed)})
-    ranks = Ranks(4)  # threads inherit the affinity
-    try:
-        pass_on(shared_state(1), 1, 0, 1, np.zeros(8, np.int64), np.zeros(1, np.int64))
-        shared, notes, wrong = shared_state(1), np.zeros(32, np.int64), np.zeros(4, np.int64)
-        ranks.run(lambda rank: pass_on(shared, 4, rank, rounds, notes, wrong))
-    finally:
-        if allowed:
-            os.sched_setaffinity(0, allowed)
-        ranks.close()
-    assert not wrong.any() and (notes[::8] == rounds).all()
-
-
-def test_a_waiting_rank_gives_its_core_away():
-    """Without that, every barrier of four ranks on one core takes whole turns of the system's scheduler."""
-    pass_on(shared_state(1), 1, 0, 1, np.zeros(8, np.int64), np.zeros(1, np.int64))
-    (code,) = pass_on.inspect_llvm().values()
-    assert "call i32 @sched_yield()" in code or "call i32 @SwitchToThread()" in code
