@@ -16,6 +16,7 @@ from kaishu.cpu.layout import GATE, GROUP, KEY, QUERY, ROUTER, VALUE, Layout, pa
 from kaishu.cpu.pages import SEGMENT
 from kaishu.cpu.records import BUFFERS, address, matrix, record
 
+LINE_BYTES = 64  # of a cache line
 STAGES = 16  # counters of work for each layer; a layer with experts uses the most
 
 
@@ -50,9 +51,12 @@ class StepBuffers:
         self._room = wanted
 
     def _zeros(self, *shape: int, dtype: Any = np.float32) -> NDArray[Any]:
-        array = np.zeros(shape, dtype)
-        self._arrays.append(array)
-        return array
+        """Zeros that begin with a cache line: numpy's begin 16 bytes later, and every second vector would be in two."""
+        num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        memory = np.zeros(num_bytes + LINE_BYTES, np.uint8)
+        start = -address(memory) % LINE_BYTES
+        self._arrays.append(memory[start : start + num_bytes].view(dtype).reshape(shape))
+        return self._arrays[-1]
 
     def _matrix(self, *shape: int, dtype: Any = np.float32) -> tuple[int, int]:
         return matrix(self._zeros(*shape, dtype=dtype))
@@ -88,12 +92,16 @@ class StepBuffers:
 
     def _attention(self, pieces: int) -> dict[str, Any]:
         ranks, rows, head_dim = self._ranks, self._tile_rows, padded(self._layout.config.head_dim, GROUP)
+        line = LINE_BYTES // 4  # what a rank writes often has a cache line of its own, or ranks would share one
         return {
             "queries": self._matrix(ranks * rows, head_dim),
             "scores": self._matrix(ranks * rows, SEGMENT),
             "gathered": self._matrix(ranks * rows, head_dim),
-            "own_largest": self._matrix(ranks, rows),
-            "own_sums": self._matrix(ranks, rows),
+            "joined": self._matrix(ranks * rows, head_dim),
+            "own_largest": self._matrix(ranks, line),
+            "own_sums": self._matrix(ranks, line),
+            "joined_largest": self._matrix(ranks, line),
+            "joined_sums": self._matrix(ranks, line),
             "largest": self._matrix(pieces, rows),
             "sums": self._matrix(pieces, rows),
             "partial": self._matrix(pieces * rows, head_dim),

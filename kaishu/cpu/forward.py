@@ -174,15 +174,16 @@ def _project(model, buffers, layer, tokens, shared, stage, ranks):
     at_once = _pieces(total, ranks, 2)
     first = claim(shared, stage, at_once)
     while first < total:
-        for block in range(first, min(total, first + at_once), 2):
+        block, last = first, min(total, first + at_once)
+        while block < last:
+            which, start, end = values, num_queries + num_keys, total
             if block < num_queries:
-                which, own = queries, block
+                which, start, end = queries, 0, num_queries
             elif block < num_queries + num_keys:
-                which, own = keys, block - num_queries
-            else:
-                which, own = values, block - num_queries - num_keys
-            column = (block - own) * lanes()
-            linear_blocks(model, which, own, own + 2, buffers.normed, 0, tokens, buffers.qkv, column)
+                which, start, end = keys, num_queries, num_queries + num_keys
+            stop, column = min(last, end), start * lanes()
+            linear_blocks(model, which, block - start, stop - start, buffers.normed, 0, tokens, buffers.qkv, column)
+            block = stop
         first = claim(shared, stage, at_once)
 
 

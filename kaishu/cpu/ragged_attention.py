@@ -64,7 +64,7 @@ def attend_pieces(model, buffers, layer, step, pages, rank, shared, stage):
             head, first_row = own // tiles, own % tiles * wide
             tile = (np.int64(first_row), np.int64(min(wide, tokens * group - first_row)), group, np.int64(start))
             take_queries(buffers.qkv, first_token, tile, head, model.head_dim, pages, rank, buffers)
-            _attend_tile(model, buffers, layer, pages, rank, piece, table, head, first_token, tile, window)
+            _attend_tile(model, buffers, layer, pages, rank, table, head, first_token, tile, window)
         piece = claim(shared, stage, 1)
 
 
@@ -76,15 +76,13 @@ def _piece_state(buffers, piece):
 
 
 @njit(**KERNEL)
-def _attend_tile(model, buffers, layer, pages, rank, piece, table, head, first_token, tile, window):
+def _attend_tile(model, buffers, layer, pages, rank, table, head, first_token, tile, window):
     """All segments of one tile, joined in order; then its rows are done."""
     first_row, rows, group, start = tile
-    size, wide = pages.head_dim, wide_tokens()
-    largest, sums = _piece_state(buffers, piece)
-    new_largest = moved(floats_at(buffers.own_largest.at), rank * wide)
-    new_sums = moved(floats_at(buffers.own_sums.at), rank * wide)
-    total, gathered = floats_at(buffers.partial.at), floats_at(buffers.gathered.at)
-    index, own_index = piece * wide * size, rank * wide * size
+    size, wide, own = pages.head_dim, wide_tokens(), rank * buffers.own_largest.width
+    largest, sums = moved(floats_at(buffers.joined_largest.at), own), moved(floats_at(buffers.joined_sums.at), own)
+    new_largest, new_sums = moved(floats_at(buffers.own_largest.at), own), moved(floats_at(buffers.own_sums.at), own)
+    total, gathered, index = floats_at(buffers.joined.at), floats_at(buffers.gathered.at), rank * wide * size
     for row in range(rows):
         largest[row] = np.float32(-np.inf)
     first_seen = max(0, start + first_row // group + 1 - window)
@@ -102,12 +100,12 @@ def _attend_tile(model, buffers, layer, pages, rank, piece, table, head, first_t
             new_largest,
             new_sums,
             gathered,
-            own_index,
+            index,
             rows < wide,
         )
         for row in range(rows):
-            place, other = index + row * size, own_index + row * size
-            join(largest, sums, total, place, row, new_largest[row], new_sums[row], gathered, other, size)
+            place = index + row * size
+            join(largest, sums, total, place, row, new_largest[row], new_sums[row], gathered, place, size)
     for row in range(rows):
         token, query_head = first_token + (first_row + row) // group, head * group + (first_row + row) % group
         place = token * buffers.attended.width + query_head * model.head_dim

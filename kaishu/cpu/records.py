@@ -106,8 +106,9 @@ PACKING = np.dtype(
 )
 
 # Memory between stages, with room for at least T rows. Of attention (R rows of a tile, see attention.py):
-#   queries, gathered: [ranks · R, d] · scores: [ranks · R, SEGMENT] · own_largest, own_sums: [ranks, R]
-#   largest, sums: [pieces, R] · partial: [pieces · R, d]
+#   of each rank, for its tile: queries, gathered, joined: [ranks · R, d] · scores: [ranks · R, SEGMENT]
+#   and own_largest, own_sums, joined_largest, joined_sums: [ranks, at least R]
+#   of segments that are computed apart: largest, sums: [pieces, R] · partial: [pieces · R, d]
 # Of experts (k chosen for each token, see experts.py):
 #   router: [T, E] · chosen, places: [T, k] int64 · shares: [T, k] · expert_starts: [E + 1] int64
 #   expert_rows, expert_inner: Activations of [T · k] rows · expert_gates, expert_values, expert_out: [T · k, …]
@@ -124,8 +125,10 @@ _MATRICES = (
     "queries",
     "scores",
     "gathered",
+    "joined",
 )
-_MORE_MATRICES = ("own_largest", "own_sums", "largest", "sums", "partial", "router", "shares")
+_RANKS_OWN = ("own_largest", "own_sums", "joined_largest", "joined_sums")
+_MORE_MATRICES = (*_RANKS_OWN, "largest", "sums", "partial", "router", "shares")
 _EXPERTS = ("chosen", "places", "expert_starts", "expert_gates", "expert_values", "expert_out")
 _ACTIVATIONS = ("normed", "attended", "inner", "expert_rows", "expert_inner")
 BUFFERS = np.dtype(
@@ -150,7 +153,4 @@ def record(dtype: np.dtype[Any], fields: Mapping[str, Any]) -> NDArray[Any]:
     return: [] dtype, an array of no dimensions: kernels get its address
     """
     assert dtype.names is not None and set(fields) == set(dtype.names), set(dtype.names or ()) ^ set(fields)
-    made = np.zeros((), dtype)
-    for name, value in fields.items():
-        made[name] = value
-    return made
+    return np.array(tuple(fields[name] for name in dtype.names), dtype)

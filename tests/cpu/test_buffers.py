@@ -36,6 +36,17 @@ def test_every_address_is_that_of_an_array_that_is_kept(kind, packed):
         assert buffers.logits.ctypes.data == int(buffers.record["logits"]["at"])
 
 
+def test_arrays_begin_with_a_cache_line_and_what_ranks_write_often_shares_none(packed):
+    buffers = StepBuffers(packed("moe_mixed").layout, 3, current_target().tokens)
+    buffers.make_room(7, 3, 5)
+    assert all(place % 64 == 0 for place in addresses_in(buffers.record))
+    for name in ("heads", "queries", "scores", "gathered", "joined"):
+        rows = 1 if name == "heads" else current_target().tokens
+        assert int(buffers.record[name]["width"]) * rows * 4 % 64 == 0
+    for name in ("own_largest", "own_sums", "joined_largest", "joined_sums"):
+        assert int(buffers.record[name]["width"]) == 16
+
+
 def test_room_only_grows_and_is_made_only_when_it_is_needed(packed):
     buffers = StepBuffers(packed("moe_mixed").layout, 2, current_target().tokens)
     buffers.make_room(10, 4, 6)
