@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 
 from kaishu.errors import ConfigError, and_more
 from kaishu.json_fields import JsonFields, read_json_object
+from kaishu.quantisation_config import QuantisationConfig, quantisation_from_json
 from kaishu.rope_config import RopeConfig, rope_from_json
 
 __all__ = ["ExpertsConfig", "GenerationDefaults", "ModelConfig", "RopeConfig", "config_from_json", "folder_contents"]
@@ -69,6 +70,7 @@ class ModelConfig:
     experts: ExpertsConfig | None = None
     sliding_windows: tuple[int | None, ...] = ()  # per layer: how many keys a query sees, itself included; None: all
     generation: GenerationDefaults = GenerationDefaults()
+    quantisation: QuantisationConfig | None = None  # how weights are stored; the shape of the model is the same without
 
     @classmethod
     def from_folder(cls, folder: Path) -> ModelConfig:
@@ -118,14 +120,9 @@ class ModelConfig:
 
 _NO_CONFIG_HINT = "A model folder holds config.json, *.safetensors, tokenizer.json and tokenizer_config.json."
 _FAMILIES = ("qwen3", "qwen3_moe", "qwen2", "llama")
-_QUANTIZED_HINT = (
-    "Quantised checkpoints aren't read yet: use the plain one (the same name without -FP8, -AWQ or -GPTQ-Int4)."
-)
 # Fields that would change the arithmetic in a way we don't run, with the values under which they change nothing.
 _ONLY_HARMLESS: Mapping[str, tuple[tuple[object, ...], str | None]] = {
     "hidden_act": (("silu",), None),
-    "quantization_config": ((), _QUANTIZED_HINT),
-    "compression_config": ((), _QUANTIZED_HINT),
     "pretraining_tp": ((1,), "Set it to 1 where the weights are stored whole, as nearly all are."),
     "partial_rotary_factor": ((1,), None),
     "use_mrope": ((False,), None),
@@ -145,16 +142,19 @@ def folder_contents(folder: Path) -> str:
     return and_more(names) or "nothing"
 
 
-def config_from_json(config: Mapping[str, Any], generation: Mapping[str, Any] | None = None) -> ModelConfig:
+def config_from_json(
+    config: Mapping[str, Any], generation: Mapping[str, Any] | None = None, *, source: str | None = None
+) -> ModelConfig:
     """Give the parsed `config.json` its meaning.
 
     config:     the object in config.json
     generation: the object in generation_config.json, if there is one
+    source:     what messages call the two, where they were made of something else
     return:     the same ModelConfig for every spelling of the same meaning
     raises:     ConfigError
     """
-    fields = JsonFields(config, "config.json", ConfigError)
-    sampling = JsonFields(generation or {}, "generation_config.json", ConfigError)
+    fields = JsonFields(config, source or "config.json", ConfigError)
+    sampling = JsonFields(generation or {}, source or "generation_config.json", ConfigError)
     if not fields.has("model_type") and not fields.has("hidden_size"):
         raise ConfigError("config.json doesn't describe a language model: it has neither model_type nor hidden_size.")
     family = cast(Literal["qwen3", "qwen3_moe", "qwen2", "llama"], fields.one_of("model_type", _FAMILIES))
@@ -193,6 +193,7 @@ def config_from_json(config: Mapping[str, Any], generation: Mapping[str, Any] | 
         experts=_experts(fields, num_layers) if family == "qwen3_moe" else None,
         sliding_windows=_sliding_windows(fields, family, num_layers),
         generation=_generation_defaults(sampling),
+        quantisation=quantisation_from_json(fields),
     )
 
 
@@ -218,7 +219,7 @@ def _head_dim(fields: JsonFields, family: str, heads: int) -> int:
         head_dim = fields.integer("head_dim", 1, 16_384, default=128)
     if head_dim % 2:
         raise ConfigError(
-            f"config.json: a head has {head_dim} dimensions; allowed: an even number, as RoPE turns pairs."
+            f"{fields.source}: a head has {head_dim} dimensions; allowed: an even number, as RoPE turns pairs."
         )
     return head_dim
 
@@ -256,7 +257,7 @@ def _experts(fields: JsonFields, num_layers: int) -> ExpertsConfig:
     if num_experts != (counts["num_local_experts"] or num_experts):
         raise fields.wrong("num_local_experts", f"the same as num_experts, {num_experts}")
     step = fields.integer("decoder_sparse_step", 1, 10_000, default=1)
-    dense = fields.integers("mlp_only_layers", 0, num_layers - 1)
+    dense = frozenset(fields.integers("mlp_only_layers", 0, num_layers - 1))
     return ExpertsConfig(
         num_experts=num_experts,
         num_experts_per_tok=fields.integer("num_experts_per_tok", 1, num_experts),

@@ -216,7 +216,7 @@ WRONG = [
     ({"eos_token_id": [2, True]}, "eos_token_id"),
     ({"eos_token_id": "2"}, "eos_token_id"),
     ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0\.5; allowed: 1"),
-    ({"quantization_config": {"quant_method": "awq"}}, "Quantised checkpoints aren't read yet"),
+    ({"quantization_config": {"quant_method": "hqq"}}, 'quant_method is "hqq"; allowed: awq, gptq, fp8'),
     ({"pretraining_tp": 2}, "pretraining_tp is 2; allowed: 1"),
     ({"use_sliding_window": True, "sliding_window": 0}, "sliding_window is 0"),
     ({"use_sliding_window": 1}, "use_sliding_window is 1; allowed: true or false"),
