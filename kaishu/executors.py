@@ -6,12 +6,14 @@ constructors alone. Used by llm.py and by the commands that measure.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from kaishu.batch import Executor
 from kaishu.checkpoint import Checkpoint
+from kaishu.checkpoint.quantised import QuantisedTensor
 from kaishu.config import ModelConfig
 from kaishu.errors import InvalidParameterError, MissingDependencyError
 
@@ -29,25 +31,28 @@ Say = Callable[[str], None]
 class Choice:
     """What was chosen.
 
-    weights: how the layers' weights are kept
+    weights: how the layers' weights are kept; "stored" is as the checkpoint has each of them
     head:    how the output head is kept; the reference model has no such choice
     reason:  why the weights are kept so, for the start line
     kv:      how the kernels keep keys and values; the reference model has no such choice
     """
 
     executor: Literal["cpu", "reference"]
-    weights: Literal["float32", "bf16", "int8", "int4"]
-    head: Literal["bf16", "int8", "int4"] | None
+    weights: Literal["float32", "bf16", "int8", "int4", "stored"]
+    head: Literal["bf16", "int8", "int4", "stored"] | None
     device: str
     reason: str
     kv: Literal["bf16", "int8"] = "bf16"
 
 
-def choose(config: ModelConfig, executor: str, weights: str, head: str, device: str, *, kv: str = "auto") -> Choice:
+def choose(
+    config: ModelConfig, executor: str, weights: str, head: str, device: str, *, kv: str = "auto", formats: str = ""
+) -> Choice:
     """Settle every "auto", and refuse what doesn't go together.
 
-    config: the model; its dtype is what the checkpoint stores
-    raises: InvalidParameterError
+    config:  the model; its dtype is what the checkpoint stores
+    formats: see quantised_formats
+    raises:  InvalidParameterError
     """
     _check("executor", executor, get_args(ExecutorName))
     _check("weights", weights, get_args(WeightsName))
@@ -62,17 +67,25 @@ def choose(config: ModelConfig, executor: str, weights: str, head: str, device: 
     if device != "cpu":
         raise InvalidParameterError("device", device, "cpu with the CPU executor", hint="Or take executor='reference'.")
     _check("weights", weights, ("auto", *CPU_WEIGHTS), hint="float32 is computed by executor='reference'.")
-    return _cpu(config, weights, head, kv)
+    return _cpu(config, weights, head, kv, formats)
 
 
-def _cpu(config: ModelConfig, weights: str, head: str, kv: str) -> Choice:
+def quantised_formats(checkpoint: Checkpoint) -> str:
+    """The formats of a checkpoint's quantised tensors, the most frequent first; "" if there are none."""
+    counts = Counter(tensor.dtype for tensor in checkpoint.tensors.values() if isinstance(tensor, QuantisedTensor))
+    return ", ".join(f"{count:,} {dtype}" for dtype, count in counts.most_common())
+
+
+def _cpu(config: ModelConfig, weights: str, head: str, kv: str, formats: str) -> Choice:
     kept, reason = weights, "as asked"
-    if weights == "auto":
+    if weights == "auto" and formats:
+        kept, reason = "stored", formats
+    elif weights == "auto":
         kept = "bf16"
         reason = "as in the checkpoint" if config.dtype == "bfloat16" else f"the checkpoint's {config.dtype}, rounded"
     # The head decides between tokens that are close: int8 costs it next to nothing, int4 does
     # (`kaishu eval`, docs/cli.md).
-    own_head = head if head != "auto" else "bf16" if kept == "bf16" else "int8"
+    own_head = head if head != "auto" else kept if kept in ("bf16", "stored") else "int8"
     return Choice("cpu", kept, own_head, "cpu", reason, "bf16" if kv == "auto" else kv)  # type: ignore[arg-type]
 
 
@@ -120,7 +133,8 @@ def make_executor(
     head = "" if choice.head == choice.weights else f", {choice.head} head"
     kv = "" if choice.kv == "bf16" else f", {choice.kv} keys and values"
     count = f"{made.threads} thread{'' if made.threads == 1 else 's'}"
-    return made, f"CPU kernels ({current_target().name}), {choice.weights} weights ({choice.reason}){head}{kv}, {count}"
+    weights = "weights as stored" if choice.weights == "stored" else f"{choice.weights} weights"
+    return made, f"CPU kernels ({current_target().name}), {weights} ({choice.reason}){head}{kv}, {count}"
 
 
 def _make_reference(

@@ -41,13 +41,17 @@ def bench(
     *,
     shape: Annotated[
         str | None,
-        typer.Option(help="Random weights of this shape instead: 0.6b, 1.7b, 4b, 8b or 30b-a3b.", show_default=False),
+        typer.Option(
+            help="Random weights of this shape: 0.6b, 1.7b, 4b, 8b, 14b, 32b, 30b-a3b, 235b-a22b, qwen2.5-0.5b.",
+            show_default=False,
+        ),
     ] = None,
     layers: Annotated[
         int | None, typer.Option(help="With --shape: so many layers.", metavar="N", show_default=False)
     ] = None,
     weights: Annotated[str, typer.Option(help="auto, bf16, int8 or int4.", metavar="FORM")] = "auto",
     head: Annotated[str, typer.Option(help="auto, bf16, int8 or int4.", metavar="FORM")] = "auto",
+    kv: Annotated[str, typer.Option(help="Keys and values: auto, bf16 or int8.", metavar="FORM")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads.", metavar="N", show_default=False)] = None,
     contexts: Annotated[
         str | None,
@@ -67,7 +71,7 @@ def bench(
     _check(model, shape, layers, seconds, most_tokens)
     with ExitStack() as until_done:
         name, checkpoint, packed_folder = _opened(model, shape, layers, until_done)
-        choice = _choice(checkpoint, weights, head, threads)
+        choice = _choice(checkpoint, weights, head, kv, threads)
         works, left_out = _planned(checkpoint, contexts, batch_sizes, prefill, most_tokens)
         report = run(
             name,
@@ -128,13 +132,13 @@ def _opened(
     return name, open_checkpoint(write_random_checkpoint(folder / name, shape, layers)), folder / "packed"
 
 
-def _choice(checkpoint: "Checkpoint", weights: str, head: str, threads: int | None) -> "Choice":
-    from kaishu.executors import choose
+def _choice(checkpoint: "Checkpoint", weights: str, head: str, kv: str, threads: int | None) -> "Choice":
+    from kaishu.executors import choose, quantised_formats
     from kaishu.llm import MAX_THREADS
 
     if threads is not None and not 1 <= threads <= MAX_THREADS:
         raise InvalidParameterError("--threads", threads, f"a whole number from 1 to {MAX_THREADS:,}")
-    return choose(checkpoint.config, "cpu", weights, head, "cpu")
+    return choose(checkpoint.config, "cpu", weights, head, "cpu", kv=kv, formats=quantised_formats(checkpoint))
 
 
 def _planned(
@@ -225,6 +229,7 @@ def run(
         checkpoint,
         weights=choice.weights,
         head=choice.head,
+        kv=choice.kv,
         threads=threads,
         num_pages=pages_needed(works, _SMALLEST_PAGE),
         packed_folder=packed_folder,
@@ -233,11 +238,11 @@ def run(
     layout, kv_bytes = executor.layout, executor.kv_bytes_per_token
     _say(f"Measuring {len(works)} kinds of steps, each for {seconds:g} s or three times, then this machine's limits.")
     measurements = tuple(measure(executor, layout, kv_bytes, works, seconds=seconds, clock=time.perf_counter))
-    peak = peak_memory_bytes()
+    peak, kv = peak_memory_bytes(), "" if choice.kv == "bf16" else f", {choice.kv} keys and values"
     executor.close()
     return Report(
         model=name,
-        executor=f"CPU kernels ({current_target().name}), {choice.weights} weights, {choice.head} head",
+        executor=f"CPU kernels ({current_target().name}), {choice.weights} weights, {choice.head} head{kv}",
         threads=executor.threads,
         packed_bytes=layout.num_bytes,
         kv_bytes_per_token=kv_bytes,

@@ -50,6 +50,11 @@ class StepBuffers:
         self.record = record(BUFFERS, self._dense(*wanted[:2]) | self._attention(wanted[2]) | self._experts(wanted[0]))
         self._room = wanted
 
+    @property
+    def num_bytes(self) -> int:
+        """What all buffers take, once a step has written them."""
+        return sum(array.nbytes for array in self._arrays)
+
     def _zeros(self, *shape: int, dtype: Any = np.float32) -> NDArray[Any]:
         """Zeros that begin with a cache line: numpy's begin 16 bytes later, and every second vector would be in two."""
         num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize

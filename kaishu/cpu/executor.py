@@ -1,4 +1,4 @@
-"""The CPU executor: batches in, numpy logits out, without torch.
+"""The CPU executor: batches in, numpy logits or hidden states out, without torch.
 
 Owns the packed model, the ranks, the KV pages and the buffers of a step, and turns a TokenBatch into the kernels'
 arguments. Knows nothing of requests. Driven by llm.py (later by engine/); reference/executor.py is its counterpart.
@@ -6,10 +6,12 @@ arguments. Knows nothing of requests. Driven by llm.py (later by engine/); refer
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +20,8 @@ from kaishu.batch import TokenBatch
 from kaishu.checkpoint import Checkpoint
 from kaishu.cpu.buffers import StepBuffers, num_stages
 from kaishu.cpu.kernels import Entry, Kernels
-from kaishu.cpu.layout import LAYOUT_VERSION, Layout, WeightKind, plan_layout
-from kaishu.cpu.packing import pack_model
+from kaishu.cpu.layout import LAYOUT_VERSION, Layout, WeightKind, view
+from kaishu.cpu.packing import pack_model, plan_stored
 from kaishu.cpu.pages import SEGMENT, KeyValueKind, allocate_pages
 from kaishu.cpu.records import BUFFERS, INT8_PAGES, MODEL, PAGES, STEP, address, record
 from kaishu.cpu.rope_frequencies import rope_attention_factor, rope_frequencies
@@ -74,8 +76,8 @@ class CpuExecutor:
         cls,
         checkpoint: Checkpoint,
         *,
-        weights: WeightKind = "bf16",
-        head: WeightKind | None = None,
+        weights: WeightKind | Literal["stored"] = "bf16",
+        head: WeightKind | Literal["stored"] | None = None,
         kv: KeyValueKind = "bf16",
         threads: int | None = None,
         num_pages: int | None = None,
@@ -87,7 +89,8 @@ class CpuExecutor:
     ) -> CpuExecutor:
         """Pack a checkpoint, or map what was packed before, and be ready to compute with it.
 
-        head:           the head's kind; None for the same as the layers
+        weights:        of the layers; "stored" keeps each as its file does, in the layout that loses nothing of it
+        head:           the head's kind, or "stored"; None for the same as the layers
         kv:             how keys and values are kept; int8 takes half the memory, and a scale for each token and head
         threads:        ranks; None for as many as can really run at once
         num_pages:      P; None for as many as one sequence of `context_tokens` needs
@@ -102,7 +105,7 @@ class CpuExecutor:
         kernels = Kernels(cache / KERNELS_FOLDER, say)
         kernels.load(FORWARD[kv])  # before the weights, because it may take long and is then said
         ranks, lanes = Ranks(threads or available_threads()), current_target().lanes
-        layout = plan_layout(checkpoint.config, weights, head or weights, lanes)
+        layout = plan_stored(checkpoint, weights, head or weights, lanes)
         packed = PackedStore(packed_folder or cache / PACKED_FOLDER).open_or_pack(
             {
                 "checkpoint": checkpoint.identity,
@@ -159,6 +162,33 @@ class CpuExecutor:
 
         return: [R, V] float32
         """
+        self._compute(batch)
+        return np.array(self._buffers.logits[: len(batch.logit_rows), : self.vocab_size])
+
+    def hidden(self, batch: TokenBatch) -> NDArray[np.float32]:
+        """As `step`, but return what the head would read, not yet rounded for the head's multiplication.
+
+        return: [R, D] float32; the same bits in every schedule, as logits are
+        """
+        self._compute(replace(batch, logit_rows=batch.logit_rows[:0]))  # so that the head has nothing to do
+        config = self._layout.config
+        offset, length = self._layout.vectors["model.norm.weight"]
+        weight = view(self._memory, offset, np.float32, (length,))[: config.hidden_size]  # [D]
+        x = self._residual(len(batch.token_ids))[batch.logit_rows, : config.hidden_size]  # [R, D]
+        x = np.ascontiguousarray(x)  # numpy adds each row up in the same order, then
+        mean = np.mean(np.square(x), axis=-1, keepdims=True)  # [R, 1]
+        normed: NDArray[np.float32] = x * (np.float32(1) / np.sqrt(mean + np.float32(config.rms_norm_eps))) * weight
+        return normed
+
+    def _residual(self, rows: int) -> NDArray[np.float32]:
+        """[rows, at least D] float32: what the last layer left, where it lies."""
+        place = self._buffers.record["hidden"]
+        width = int(place["width"])
+        memory = (ctypes.c_float * (rows * width)).from_address(int(place["at"]))
+        return np.frombuffer(memory, np.float32).reshape(rows, width)
+
+    def _compute(self, batch: TokenBatch) -> None:
+        """Run the kernels; what they leave is in the buffers until the next step."""
         self._check(batch)
         step, arrays, pieces = self._step_record(batch)
         self._buffers.make_room(len(batch.token_ids), len(batch.logit_rows), pieces)
@@ -167,7 +197,6 @@ class CpuExecutor:
         kernel, count = self._forward, self._ranks.count
         self._ranks.run(lambda rank: kernel(rank, count, *records))
         del arrays  # kept until here: the record has only their addresses
-        return np.array(self._buffers.logits[: len(batch.logit_rows), : self.vocab_size])
 
     def close(self) -> None:
         """End the ranks' threads."""

@@ -108,7 +108,8 @@ def kernel_folder(kernels: Path) -> Path:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.name.encode() + path.read_bytes())
     versions = (_numba_version(), llvmlite.__version__, platform.python_version(), platform.machine())
-    for part in (*versions, llvm.get_host_cpu_name(), cpu_features()):
+    cpu = (llvm.get_host_cpu_name(), os.environ.get("NUMBA_CPU_NAME", ""), cpu_features())
+    for part in (*versions, *cpu):
         digest.update(b"\0" + part.encode())
     return kernels / digest.hexdigest()[:16]
 

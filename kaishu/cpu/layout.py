@@ -17,6 +17,7 @@ A weight is scale · q, or scale · q + minimum. These are GGUF's Q8_0, Q4_0 and
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -150,20 +151,24 @@ class _Planner:
         return len(self.packed) - 1
 
 
-def plan_layout(config: ModelConfig, weights: WeightKind, head: WeightKind, lanes: int) -> Layout:
+def plan_layout(
+    config: ModelConfig, weights: WeightKind | Mapping[str, WeightKind], head: WeightKind, lanes: int
+) -> Layout:
     """Lay out a model.
 
     config:  the model; with a tied head the head's memory is the embedding too
-    weights: the kind of every linear in the layers; routers stay bf16, because a wrong expert costs more than a byte
+    weights: the kind of every linear in the layers, or of each by its name, bf16 where it isn't named; routers stay
+             bf16, because a wrong expert costs more than a byte
     head:    the kind of the output head
     lanes:   rows packed together
     return:  where everything lies; the same arguments give the same layout
     """
     planner = _Planner(lanes)
     layers, norms = [], []
+    kinds = _one_kind(weights) if isinstance(weights, str) else lambda name: weights.get(name, "bf16")
     for layer in range(config.num_hidden_layers):
         norms.append(_plan_norms(planner, config, layer))
-        layers.append(_plan_layer(planner, config, layer, weights))
+        layers.append(_plan_layer(planner, config, layer, kinds))
     norms.append([planner.vector("model.norm.weight", config.hidden_size), -1, -1, -1])
     head_name = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
     head_place = planner.linear(head_name, head, config.vocab_size, config.hidden_size)
@@ -182,6 +187,13 @@ def plan_layout(config: ModelConfig, weights: WeightKind, head: WeightKind, lane
     )
 
 
+KindOf = Callable[[str], WeightKind]
+
+
+def _one_kind(kind: WeightKind) -> KindOf:
+    return lambda _: kind
+
+
 def _plan_norms(planner: _Planner, config: ModelConfig, layer: int) -> list[int]:
     prefix = f"model.layers.{layer}"
     names = [(f"{prefix}.input_layernorm.weight", config.hidden_size)]
@@ -193,7 +205,7 @@ def _plan_norms(planner: _Planner, config: ModelConfig, layer: int) -> list[int]
     return places + [planner.vector(name, config.head_dim) for name in heads]
 
 
-def _plan_layer(planner: _Planner, config: ModelConfig, layer: int, kind: WeightKind) -> list[int]:
+def _plan_layer(planner: _Planner, config: ModelConfig, layer: int, kind_of: KindOf) -> list[int]:
     c, prefix = config, f"model.layers.{layer}"
     sizes: list[tuple[str, int, int, bool]] = [
         ("self_attn.q_proj", c.query_size, c.hidden_size, c.attention_bias),
@@ -201,23 +213,26 @@ def _plan_layer(planner: _Planner, config: ModelConfig, layer: int, kind: Weight
         ("self_attn.v_proj", c.key_value_size, c.hidden_size, c.attention_bias),
         ("self_attn.o_proj", c.hidden_size, c.query_size, c.output_bias),
     ]
-    places = [planner.linear(f"{prefix}.{name}", kind, rows, inputs, bias=bias) for name, rows, inputs, bias in sizes]
+    places = [
+        planner.linear(f"{prefix}.{name}", kind_of(f"{prefix}.{name}"), rows, inputs, bias=bias)
+        for name, rows, inputs, bias in sizes
+    ]
     if c.experts is None or not c.is_sparse(layer):
-        return [*places, *_plan_feed_forward(planner, c, f"{prefix}.mlp", c.intermediate_size, kind), -1]
+        return [*places, *_plan_feed_forward(planner, c, f"{prefix}.mlp", c.intermediate_size, kind_of), -1]
     experts = [
-        _plan_feed_forward(planner, c, f"{prefix}.mlp.experts.{expert}", c.experts.moe_intermediate_size, kind)
+        _plan_feed_forward(planner, c, f"{prefix}.mlp.experts.{expert}", c.experts.moe_intermediate_size, kind_of)
         for expert in range(c.experts.num_experts)
     ]
     router = planner.linear(f"{prefix}.mlp.gate", "bf16", c.experts.num_experts, c.hidden_size)
     return [*places, *experts[0], router]
 
 
-def _plan_feed_forward(planner: _Planner, config: ModelConfig, name: str, inner: int, kind: WeightKind) -> list[int]:
-    bias = config.mlp_bias and ".experts." not in name
+def _plan_feed_forward(planner: _Planner, config: ModelConfig, name: str, inner: int, kind_of: KindOf) -> list[int]:
+    bias, hidden = config.mlp_bias and ".experts." not in name, config.hidden_size
+    sizes = (("gate_proj", inner, hidden), ("up_proj", inner, hidden), ("down_proj", hidden, inner))
     return [
-        planner.linear(f"{name}.gate_proj", kind, inner, config.hidden_size, bias=bias),
-        planner.linear(f"{name}.up_proj", kind, inner, config.hidden_size, bias=bias),
-        planner.linear(f"{name}.down_proj", kind, config.hidden_size, inner, bias=bias),
+        planner.linear(f"{name}.{part}", kind_of(f"{name}.{part}"), rows, inputs, bias=bias)
+        for part, rows, inputs in sizes
     ]
 
 

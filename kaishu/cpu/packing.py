@@ -7,23 +7,42 @@ the way back: what the kernels compute with, as float32. Called by executor.py w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, get_args
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kaishu.checkpoint import Checkpoint
+from kaishu.checkpoint.quantised import QuantisedTensor
 from kaishu.checkpoint.safetensors import StoredTensor
 from kaishu.cpu.kernels import Entry, Kernel, Kernels
-from kaishu.cpu.layout import GROUP, Layout, PackedLinear, WeightKind, view
+from kaishu.cpu.layout import GROUP, Layout, PackedLinear, WeightKind, plan_layout, view
 from kaishu.cpu.records import PACKING, address, record
 from kaishu.cpu.threads import Ranks
 from kaishu.errors import CheckpointError
 
 PACK_BLOCKS = Entry("pack_blocks", "kaishu.cpu.quantise", "pack_blocks", (PACKING, None, None, None))
+PACK_GROUPS = Entry("pack_groups", "kaishu.cpu.quantise", "pack_groups", (PACKING, None, None, None))
 COPY_ROWS = Entry("copy_rows", "kaishu.cpu.quantise", "copy_rows", (PACKING, None, None, None))
 STORED = {"BF16": 0, "F16": 1, "F32": 2}  # how a source tensor's bits are to be read
+_DECODED_VALUES = 1 << 22  # so many weights are decoded at once: 16 MB of float32
+Tensor = StoredTensor | QuantisedTensor
+
+
+def plan_stored(
+    checkpoint: Checkpoint, weights: WeightKind | Literal["stored"], head: WeightKind | Literal["stored"], lanes: int
+) -> Layout:
+    """plan_layout in which "stored" stands for the layout that keeps a tensor as its file does: bf16 if it is plain."""
+    stored: dict[str, WeightKind] = {
+        name.removesuffix(".weight"): tensor.layout
+        for name, tensor in checkpoint.tensors.items()
+        if isinstance(tensor, QuantisedTensor)
+    }
+    if head == "stored":
+        head = stored.get("model.embed_tokens" if checkpoint.config.tie_word_embeddings else "lm_head", "bf16")
+    return plan_layout(checkpoint.config, stored if weights == "stored" else weights, head, lanes)
 
 
 def pack_model(
@@ -46,46 +65,112 @@ def pack_model(
 
 
 def pack_linear(
-    tensor: StoredTensor, linear: PackedLinear, memory: NDArray[np.uint8], ranks: Ranks, kernels: Kernels
+    tensor: Tensor, linear: PackedLinear, memory: NDArray[np.uint8], ranks: Ranks, kernels: Kernels
 ) -> None:
     """Pack one linear layer, rows shared among the ranks.
 
     raises: CheckpointError when the tensor can't be read, or a weight to be quantised is infinite or no number
     """
-    source, stored = bits_of(tensor)
-    start = address(memory)
-    part = {
-        "source": address(source),
-        "stored": stored,
-        "rows": linear.rows,
-        "columns": linear.inputs,
-        "kind": get_args(WeightKind).index(linear.kind),
-        "lanes": linear.lanes,
-        "inputs": linear.padded_inputs,
-        "weights": start + linear.weights,
-        "scales": start + linear.scales,
-        "minimums": start + linear.minimums,
-    }
-    broken_rows = _share(ranks, linear.padded_rows // linear.lanes, kernels.load(PACK_BLOCKS), part)
-    if broken_rows:
-        raise CheckpointError(
-            f"{tensor.name} has a value in row {min(broken_rows):,} that is infinite or no number, "
-            f"so it can't be kept as {linear.kind}; allowed: finite weights.",
-            hint="The file is damaged, or the model was saved while it was broken. Only bf16 keeps such values.",
-        )
+    start, lanes = address(memory), linear.lanes
+    block_bytes = linear.weight_bytes // (linear.padded_rows // lanes)
+    scale_bytes = linear.padded_inputs // GROUP * lanes * 2
+    for first, source in _parts(tensor, linear):
+        block = first // lanes
+        last_row = linear.padded_rows if first + len(source.rows) == linear.rows else first + len(source.rows)
+        part = source.fields() | {
+            "kind": get_args(WeightKind).index(linear.kind),
+            "lanes": lanes,
+            "inputs": linear.padded_inputs,
+            "weights": start + linear.weights + block * block_bytes,
+            "scales": start + linear.scales + block * scale_bytes,
+            "minimums": start + linear.minimums + block * scale_bytes,
+        }
+        kernel = kernels.load(PACK_GROUPS if source.scales is not None else PACK_BLOCKS)
+        broken_rows = _share(ranks, last_row // lanes - block, kernel, part)
+        if broken_rows:
+            raise _not_finite(tensor.name, first + min(broken_rows), linear.kind)
 
 
-def copy_tensor(tensor: StoredTensor, target: NDArray[np.uint8], ranks: Ranks, kernels: Kernels) -> None:
+@dataclass(frozen=True)
+class _Source:
+    """Rows of a tensor as the kernels read them.
+
+    rows:   [n, K] bfloat16 or float16 bits, or float32; or of rows that are quantised already, int8
+    stored: which of STORED the rows are; of no meaning for int8
+    scales: [n, K/32] float16, only with int8; minimums likewise, where there are any
+    """
+
+    rows: NDArray[Any]
+    stored: int
+    scales: NDArray[np.float16] | None = None
+    minimums: NDArray[np.float16] | None = None
+
+    def fields(self) -> dict[str, int]:
+        """Its fields of the record PACKING; it has to be kept while they are used."""
+        count, columns = self.rows.shape
+        return {
+            "source": address(self.rows),
+            "stored": self.stored,
+            "rows": count,
+            "columns": columns,
+            "source_scales": 0 if self.scales is None else address(self.scales),
+            "source_minimums": 0 if self.minimums is None else address(self.minimums),
+        }
+
+
+def _parts(tensor: Tensor, linear: PackedLinear) -> Iterator[tuple[int, _Source]]:
+    """A tensor's rows: at once where the file is mapped, else some whole blocks at a time, to decode few at once.
+
+    return: with each part, its first row
+    """
+    if isinstance(tensor, StoredTensor):
+        yield 0, _Source(*bits_of(tensor))
+        return
+    for first, last in _row_ranges(tensor, 2 * linear.lanes):
+        found = tensor.groups(first, last) if linear.kind == tensor.layout else None
+        if found is None:
+            yield first, _Source(np.ascontiguousarray(tensor.values(first, last)), STORED["F32"])
+            continue
+        whole, scales = np.ascontiguousarray(found.whole), np.ascontiguousarray(found.scales)
+        minimums = np.zeros_like(scales) if found.minimums is None else np.ascontiguousarray(found.minimums)
+        broken = ~(np.isfinite(scales) & np.isfinite(minimums)).all(axis=1)
+        if broken.any():
+            raise _not_finite(tensor.name, first + int(broken.argmax()), linear.kind)
+        yield first, _Source(whole, STORED["F32"], scales, minimums)
+
+
+def _row_ranges(tensor: QuantisedTensor, step: int) -> Iterator[tuple[int, int]]:
+    """Ranges of rows, each a multiple of `step` but for the last, that take little memory as float32."""
+    rows, columns = tensor.shape
+    at_once = max(step, _DECODED_VALUES // max(columns, 1) // step * step)
+    for first in range(0, rows, at_once):
+        yield first, min(rows, first + at_once)
+
+
+def _not_finite(name: str, row: int, kind: str) -> CheckpointError:
+    return CheckpointError(
+        f"{name} has a value in row {row:,} that is infinite or no number, "
+        f"so it can't be kept as {kind}; allowed: finite weights.",
+        hint="The file is damaged, or the model was saved while it was broken. Only bf16 keeps such values.",
+    )
+
+
+def copy_tensor(tensor: Tensor, target: NDArray[np.uint8], ranks: Ranks, kernels: Kernels) -> None:
     """Copy a matrix as bfloat16, in the order of the file.
 
     target: [at least 2·N·K] uint8
     raises: CheckpointError when the tensor can't be read
     """
-    source, stored = bits_of(tensor)
-    rows, columns = source.shape
-    part = {"source": address(source), "stored": stored, "rows": rows, "columns": columns, "inputs": columns}
-    unused = dict.fromkeys(("kind", "lanes", "scales", "minimums"), 0)
-    _share(ranks, rows, kernels.load(COPY_ROWS), part | unused | {"weights": address(target)})
+    columns = tensor.shape[1]
+    if isinstance(tensor, StoredTensor):
+        parts = [(0, _Source(*bits_of(tensor)))]
+    else:
+        ranges = _row_ranges(tensor, 1)
+        parts = ((a, _Source(np.ascontiguousarray(tensor.values(a, b)), STORED["F32"])) for a, b in ranges)
+    for first, source in parts:
+        unused = dict.fromkeys(("kind", "lanes", "scales", "minimums"), 0)
+        place = {"inputs": columns, "weights": address(target) + first * columns * 2}
+        _share(ranks, len(source.rows), kernels.load(COPY_ROWS), source.fields() | unused | place)
 
 
 def _share(ranks: Ranks, pieces: int, kernel: Kernel, part: Mapping[str, int]) -> list[int]:
@@ -115,8 +200,10 @@ def bits_of(tensor: StoredTensor) -> tuple[NDArray[Any], int]:
     return (array.view(np.uint16) if tensor.dtype == "F16" else array), STORED[tensor.dtype]
 
 
-def as_float32(tensor: StoredTensor) -> NDArray[np.float32]:
-    """A stored tensor widened to float32."""
+def as_float32(tensor: Tensor) -> NDArray[np.float32]:
+    """A whole tensor widened to float32."""
+    if isinstance(tensor, QuantisedTensor):
+        return tensor.values(0, tensor.shape[0])
     array = tensor.read()
     if tensor.dtype == "BF16":
         return (array.astype(np.uint32) << 16).view(np.float32)

@@ -44,23 +44,37 @@ def allocate_pages(
     return: the record PAGES or INT8_PAGES for the kernels, and the memories it points to, which the caller keeps:
             uint16 or int8; with int8 also the scales, float32
     """
-    head_dim = padded(config.head_dim, GROUP)
-    head_size = head_dim * page_tokens
-    layer_size = 2 * head_size * config.num_key_value_heads
-    page_size = layer_size * config.num_hidden_layers + 2 * head_size
-    fields = {
-        "page_tokens": page_tokens,
-        "head_dim": head_dim,
-        "head_size": head_size,
-        "layer_size": layer_size,
-        "page_size": page_size,
-    }
+    fields = _sizes(config, page_tokens)
+    page_size, head_dim = fields["page_size"], fields["head_dim"]
     if kind == "bf16":
         memory = _reserve(num_pages * page_size, np.uint16)
         return record(PAGES, fields | {"memory": address(memory)}), (memory,)
     memory = _reserve(num_pages * page_size, np.int8)
     scales = _reserve(num_pages * page_size // head_dim, np.float32)
     return record(INT8_PAGES, fields | {"memory": address(memory), "scales": address(scales)}), (memory, scales)
+
+
+def _sizes(config: ModelConfig, page_tokens: int) -> dict[str, int]:
+    """The fields of PAGES but the address; sizes in elements."""
+    head_dim = padded(config.head_dim, GROUP)
+    head_size = head_dim * page_tokens
+    layer_size = 2 * head_size * config.num_key_value_heads
+    page_size = layer_size * config.num_hidden_layers + 2 * head_size
+    return {
+        "page_tokens": page_tokens,
+        "head_dim": head_dim,
+        "head_size": head_size,
+        "layer_size": layer_size,
+        "page_size": page_size,
+    }
+
+
+def page_bytes(config: ModelConfig, page_tokens: int, kind: KeyValueKind = "bf16") -> int:
+    """What one page takes when all of it is written, with the unused head and, in int8, the scales."""
+    sizes = _sizes(config, page_tokens)
+    if kind == "bf16":
+        return 2 * sizes["page_size"]
+    return sizes["page_size"] + 4 * (sizes["page_size"] // sizes["head_dim"])
 
 
 def _reserve(elements: int, dtype: type[np.generic]) -> NDArray[Any]:

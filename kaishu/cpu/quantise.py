@@ -1,7 +1,7 @@
 """Rows of a checkpoint's tensor to packed blocks: rounding, scales, and the order of bytes that layout.py draws.
 
 Owns the arithmetic of quantisation. Which tensor goes where is packing.py's business, which has every rank call
-`pack_blocks` and `copy_rows` with its share of rows.
+`pack_blocks`, `pack_groups` and `copy_rows` with its share of rows.
 
 Rounding: bfloat16 to nearest even. int8: scale = max|w| / 127, q = w / scale to nearest even. int4: the weight of the
 largest size, with its sign, becomes -8, so scale = that weight / -8 (one of sixteen values more than a symmetric ±7);
@@ -15,7 +15,7 @@ from numba import njit
 
 from kaishu.cpu.layout import BF16, GROUP, INT4, INT8
 from kaishu.cpu.scalars import bfloat_bits, bfloat_value, half_bits, half_value
-from kaishu.cpu.vector import KERNEL, bytes_at, floats_at, halves_at, int32_at, words_at
+from kaishu.cpu.vector import KERNEL, bytes_at, floats_at, halves_at, int8_at, int32_at, words_at
 
 
 @njit(**KERNEL)
@@ -42,6 +42,30 @@ def pack_blocks(part, scratch, first, last):
                 return index
             for group in range(part.inputs // GROUP):
                 _pack_group(part, row, whole, block, lane, group)
+    return -1
+
+
+@njit(**KERNEL)
+def pack_groups(part, scratch, first, last):
+    """Blocks of rows that are quantised already; part.source is [rows, columns] int8, columns whole groups.
+
+    Scales and minimums are kept bit for bit; of int4, q from -8 to 7 is kept as q + 8.
+    """
+    whole, shift = int32_at(scratch), 8 if part.kind == INT4 else 0
+    source, scales, minimums = int8_at(part.source), halves_at(part.source_scales), halves_at(part.source_minimums)
+    groups = part.columns // GROUP
+    for block in range(first, last):
+        for lane in range(part.lanes):
+            row = block * part.lanes + lane
+            for group in range(groups):
+                place = (block * groups + group) * part.lanes + lane
+                is_row = row < part.rows
+                for k in range(GROUP):
+                    whole[k] = np.int32(source[row * part.columns + group * GROUP + k]) + shift if is_row else shift
+                halves_at(part.scales)[place] = scales[row * groups + group] if is_row else np.uint16(0)
+                if part.kind > INT4:
+                    halves_at(part.minimums)[place] = minimums[row * groups + group] if is_row else np.uint16(0)
+                _write_group(part, whole, block, lane, group)
     return -1
 
 

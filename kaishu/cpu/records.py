@@ -90,6 +90,7 @@ INT8_PAGES = np.dtype([("scales", "i8"), *((name, "i8") for name in PAGES.names 
 # A tensor to be packed, see quantise.py.
 #   source:       the address of [rows, columns], row by row; stored: 0 for bfloat16, 1 for float16, 2 for float32
 #   kind, inputs: see layout.py: which kind of weights, and K with its padding
+#   source_scales, source_minimums: of a tensor that is quantised already, [rows, columns / 32] float16
 PACKING = np.dtype(
     [
         ("source", "i8"),
@@ -102,6 +103,8 @@ PACKING = np.dtype(
         ("weights", "i8"),
         ("scales", "i8"),
         ("minimums", "i8"),
+        ("source_scales", "i8"),
+        ("source_minimums", "i8"),
     ]
 )
 

@@ -46,22 +46,33 @@ def _physical_cores(root: Path, cpus: Iterable[int]) -> int | None:
 
 
 def _quota(root: Path) -> int | None:
-    """CPUs that the control group allows, rounded up; None without a limit."""
+    """CPUs that the control groups allow, rounded up: the least of our own and those above; None without a limit."""
     try:
-        group = (root / "proc/self/cgroup").read_text().strip().splitlines()[-1].rpartition(":")[2].lstrip("/")
-    except (OSError, IndexError):
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
         return None
     limits = []
-    folder = root / "sys/fs/cgroup"
-    for part in ("", *Path(group).parts):
-        folder = folder / part
-        try:
-            quota, period = (folder / "cpu.max").read_text().split()
-        except (OSError, ValueError):
+    for line in lines:
+        _, controllers, group = [*line.split(":", 2), "", ""][:3]
+        if controllers and "cpu" not in controllers.split(","):
             continue
-        if quota != "max":
-            limits.append(-(-int(quota) // int(period)))
-    return min(limits, default=None)
+        folder = root / "sys/fs/cgroup" / controllers  # version 2 has one tree and names no controllers
+        for part in ("", *Path(group.lstrip("/")).parts):
+            folder = folder / part
+            limits.append(_limit(folder))
+    return min((limit for limit in limits if limit), default=None)
+
+
+def _limit(group: Path) -> int | None:
+    """What one control group allows, in version 2's file or version 1's two."""
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+        return -(-int(quota) // int(period)) if quota not in ("max", "-1") else None
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
 
 
 Work = Callable[[int], object]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kaishu.checkpoint.quantised import QuantisedTensor
 from kaishu.errors import InvalidParameterError
 from kaishu.reference.linear import Linear
 
@@ -27,7 +28,7 @@ DtypeName = Literal["float32", "bfloat16"]
 class WeightReader:
     """Reads a checkpoint's tensors by their Hugging Face names; each one once, so that it can be dropped after."""
 
-    tensors: Mapping[str, StoredTensor]
+    tensors: Mapping[str, StoredTensor | QuantisedTensor]
     device: torch.device
     dtype: torch.dtype
 
@@ -40,13 +41,15 @@ class WeightReader:
         return Linear(self.tensor(f"{name}.weight"), self.tensor(f"{name}.bias") if bias else None)
 
 
-def to_torch(stored: StoredTensor) -> Tensor:
+def to_torch(stored: StoredTensor | QuantisedTensor) -> Tensor:
     """A stored tensor as a torch tensor of the same dtype, in memory of its own.
 
-    return: [...] any dtype, as stored, on the CPU
+    return: [...] any dtype, as stored, on the CPU; what is stored quantised, as float32
 
     numpy has no bfloat16: its bits arrive as uint16 and are viewed, not converted.
     """
+    if isinstance(stored, QuantisedTensor):
+        return torch.from_numpy(np.array(stored.values(0, stored.shape[0])))
     array = np.array(stored.read())  # the copy: what is read may be a read-only view of the file
     if stored.dtype == "BF16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)

@@ -3,7 +3,8 @@
 Owns the meaning of tokenizer.json and the few fields of tokenizer_config.json that concern ids; decoding by bytes.
 Refuses to guess: only byte-level tokenizers (Qwen, Llama 3, SmolLM) are read, others are an error. Knows nothing of
 chat messages; what a template wrote arrives as a RenderedPrompt.
-Opened by llm.py from a model folder; ids go to the engine, ids come back from it one at a time.
+Opened by text_files.py from a model's folder, or by gguf_tokenizer.py; ids go to the engine, ids come back from it one
+at a time.
 
 A control token is any added token of the tokenizer, special or not: `<|im_end|>`, but also `<think>`. The library
 matches them anywhere in a text, so text that a user typed would become control ids. Ordinary text therefore takes the
@@ -55,10 +56,11 @@ class Tokenizer:
     bos_token_id: int | None
     pad_token_id: int | None
 
-    def __init__(self, library: Library, config: Mapping[str, Any]) -> None:
+    def __init__(self, library: Library, config: Mapping[str, Any], *, end_token_ids: Collection[int] = ()) -> None:
         """Wrap a loaded tokenizer. `config` is the content of tokenizer_config.json, or empty.
 
-        raises: TokenizerError when it isn't byte-level, or the config names tokens that it doesn't have
+        end_token_ids: what ends a turn beside the config's eos_token
+        raises:        TokenizerError when it isn't byte-level, or the config names tokens that it doesn't have
         """
         _require_byte_level(library)
         _add_missing_tokens(library, config)
@@ -75,7 +77,7 @@ class Tokenizer:
         self.control_tokens = MappingProxyType({token.content: token_id for token_id, token in added.items()})
         self.special_token_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         eos = self._named(config, "eos_token")
-        self.eos_token_ids = frozenset(() if eos is None else (eos,))
+        self.eos_token_ids = frozenset(end_token_ids).union(() if eos is None else (eos,))
         self.bos_token_id = self._named(config, "bos_token")
         self.pad_token_id = self._named(config, "pad_token")
         self._first_ids = self._ids_before_text(config.get("add_bos_token"))
@@ -154,6 +156,15 @@ class Tokenizer:
                 ids.append(token_id)
                 done = end
             return ids + self._encode_ordinary(prompt.text[done:])
+
+    def ids_after_text(self) -> list[int]:
+        """What tokenizer.json's post-processor puts after every text (Qwen3-Embedding: an end token); often nothing."""
+        probe = self._library.encode("a", add_special_tokens=True)
+        return list(probe.ids[len(probe.ids) - probe.special_tokens_mask[::-1].index(0) :])
+
+    def as_json(self) -> str:
+        """The content of a tokenizer.json that says the same."""
+        return str(self._library.to_str(pretty=True))
 
     def decode(self, ids: Sequence[int], *, skip_control: bool = False) -> str:
         """Join the tokens' bytes and read them as UTF-8; bytes that aren't become U+FFFD, one for each bad sequence.

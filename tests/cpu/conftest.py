@@ -10,9 +10,11 @@ import pytest
 
 from kaishu.cpu.executor import CpuExecutor
 from kaishu.cpu.kernels import Kernels
+from kaishu.cpu.packing import pack_linear
 from kaishu.cpu.store import KERNELS_FOLDER, cache_folder
+from kaishu.cpu.threads import Ranks
 from tests.cpu.packed_models import PackedModel, packed_model
-from tests.cpu.packed_tensors import packer
+from tests.cpu.packed_tensors import LANES, packer, sized
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +47,20 @@ def packed(kernels: Kernels, tiny_checkpoint: Any) -> Callable[..., PackedModel]
 def pack(tmp_path: Path, kernels: Kernels) -> Callable[..., Any]:
     """`pack(weights, kind, …)`: one packed tensor, see packed_tensors.packer."""
     return packer(tmp_path, kernels)
+
+
+@pytest.fixture
+def pack_stored(kernels: Kernels) -> Callable[..., Any]:
+    """`pack_stored(tensor, kind, lanes=8, ranks=1)`: a QuantisedTensor, packed. return: the linear, the memory"""
+
+    def packed_stored(tensor: Any, kind: Any, lanes: int = LANES, ranks: int = 1) -> tuple[Any, Any]:
+        linear, memory = sized(tensor.name, kind, *tensor.shape, lanes)
+        threads = Ranks(ranks)
+        pack_linear(tensor, linear, memory, threads, kernels)
+        threads.close()
+        return linear, memory
+
+    return packed_stored
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from kaishu.checkpoint.safetensors import open_safetensors
@@ -30,6 +31,16 @@ every_whole_kind = pytest.mark.parametrize("kind", WHOLE_KINDS)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
+def sized(name: str, kind: Any, rows: int, inputs: int, lanes: int = LANES) -> tuple[PackedLinear, NDArray[np.uint8]]:
+    """A linear with places for all that its kind has, and memory full of garbage for it."""
+    linear = PackedLinear(name, kind, rows, inputs, lanes, 0, -1, -1, -1)
+    scales = linear.weight_bytes + 64
+    minimums = scales + linear.scale_bytes + 64
+    linear = replace(linear, scales=-1 if kind == "bf16" else scales)
+    linear = replace(linear, minimums=minimums if kind == "int4_minimum" else -1)
+    return linear, np.full(minimums + linear.scale_bytes, 0xA5, np.uint8)
+
+
 def packer(folder: Path, kernels: Kernels) -> Callable[..., Any]:
     """`packer(…)(weights, kind, dtype="F32", ranks=1, lanes=8)`: through a file, into memory full of garbage.
 
@@ -41,12 +52,7 @@ def packer(folder: Path, kernels: Kernels) -> Callable[..., Any]:
         path = folder / f"{next(numbers)}.safetensors"
         save_file({"w": torch.tensor(weights).to(DTYPES[dtype])}, path)
         tensor = open_safetensors(path).tensors["w"]
-        sized = PackedLinear("w", kind, *tensor.shape, lanes, 0, -1, -1, -1)
-        scales = sized.weight_bytes + 64
-        minimums = scales + sized.scale_bytes + 64
-        linear = replace(sized, scales=-1 if kind == "bf16" else scales)
-        linear = replace(linear, minimums=minimums if kind == "int4_minimum" else -1)
-        memory = np.full(minimums + sized.scale_bytes, 0xA5, np.uint8)
+        linear, memory = sized("w", kind, *tensor.shape, lanes)
         threads = Ranks(ranks)
         pack_linear(tensor, linear, memory, threads, kernels)
         threads.close()

@@ -9,6 +9,7 @@ Another CPU family's form of the kernels is tested, here and in the other files 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import os
 import subprocess
@@ -24,9 +25,10 @@ from hypothesis import strategies as st
 from kaishu.batch import Executor, SequenceTokens, pack
 from kaishu.checkpoint import open_checkpoint
 from kaishu.cpu.executor import FORWARD, CpuExecutor
+from kaishu.reference.executor import ReferenceExecutor
 from tests.cpu.packed_models import PackedModel, assert_same_bits, logits_of, spoil_pages
 from tests.cpu.schedules import run_schedule
-from tests.reference.parity import random_ids
+from tests.reference.parity import our_model, random_ids
 
 # KAISHU_LONG_TESTS=1 pytest tests/cpu/test_executor.py -k schedule: 3,900 of them, and other ones every time (three
 # minutes on two idle cores).
@@ -89,6 +91,21 @@ def alone(packed):
     return logits
 
 
+@pytest.fixture(scope="module")
+def alone_hidden(packed):
+    """As `alone`, but each text's hidden states."""
+
+    @functools.cache
+    def states(name: str) -> list[np.ndarray]:
+        executor = model_of(name, packed).executor(num_pages=20, kv=kv_of(name))
+        pieces = [SequenceTokens(ids, 0, range(20), wants_logits=range(len(ids))) for ids in TEXTS]
+        found = [executor.hidden(pack([piece])) for piece in pieces]
+        executor.close()
+        return found
+
+    return states
+
+
 @pytest.mark.parametrize("name", MODELS)
 @settings(
     max_examples=EXAMPLES,
@@ -115,6 +132,50 @@ def test_a_text_has_the_same_logits_in_every_schedule(name, packed, alone, data)
         run_schedule(data, TEXTS, executor.step, num_pages=NUM_PAGES, page_tokens=executor.page_tokens, check=check)
     finally:
         executor.close()
+
+
+@pytest.mark.parametrize("name", ["dense int8", "biases bf16", "experts int4, int8 keys"])
+@settings(
+    max_examples=EXAMPLES // 2,
+    deadline=None,
+    derandomize=not IS_LONG,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.data_too_large, HealthCheck.too_slow],
+)
+@given(data=st.data())
+def test_a_text_has_the_same_hidden_states_in_every_schedule(name, packed, alone_hidden, data):
+    expected = alone_hidden(name)
+    executor = model_of(name, packed).executor(
+        threads=data.draw(st.integers(1, 4), label="threads"), num_pages=NUM_PAGES, kv=kv_of(name)
+    )
+    spoil_pages(executor)
+
+    def check(text: int, position: int, state: np.ndarray) -> None:
+        assert_same_bits(state, expected[text][position], f"text {text}, position {position}:")
+
+    try:
+        run_schedule(data, TEXTS, executor.hidden, num_pages=NUM_PAGES, page_tokens=executor.page_tokens, check=check)
+    finally:
+        executor.close()
+
+
+@pytest.mark.parametrize("kind", ["dense_untied", "moe", "qwen2", "odd_head_dim"])
+def test_hidden_states_are_closer_to_float32_than_torch_s_in_bfloat16(kind, packed, start, tiny_checkpoint):
+    model, ids = packed(kind, dtype="bfloat16"), random_ids(320, 120)
+    batch = pack([SequenceTokens(ids, 0, range(8), wants_logits=range(len(ids)))])
+    exact = ReferenceExecutor(model.reference(), num_pages=8).hidden(batch)
+    torch_s = our_model(tiny_checkpoint(kind, dtype="bfloat16"), dtype="bfloat16")
+    rounded = ReferenceExecutor(torch_s, num_pages=8).hidden(batch)
+    found = start(model).hidden(batch)
+    assert found.dtype == np.float32 and found.shape == (120, model.config.hidden_size)
+    assert np.abs(found - exact).mean() < 0.8 * np.abs(rounded - exact).mean()
+
+
+def test_hidden_states_leave_the_next_step_s_logits_alone(packed, alone, start):
+    executor = start(model_of("dense int8", packed))
+    first = executor.hidden(pack([SequenceTokens(TEXTS[1], 0, (5, 3), (32, 0))]))
+    kept = first.copy()
+    assert_same_bits(logits_of(executor, TEXTS[1]), alone("dense int8")[1])
+    assert_same_bits(first, kept, "what was returned is the caller's:")
 
 
 @pytest.mark.parametrize("name", MODELS)

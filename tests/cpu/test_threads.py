@@ -72,6 +72,30 @@ def test_the_control_group_s_quota_counts_rounded_up(group, quotas, expected, tm
     assert available_threads(machine(tmp_path, [str(cpu) for cpu in range(8)], group, **quotas)) == expected
 
 
+@pytest.mark.parametrize(
+    "group, quotas, expected",
+    [
+        ("4:cpu,cpuacct:/\n3:memory:/x\n", {"": "200000"}, 2),
+        ("4:cpu,cpuacct:/docker/abc\n", {"docker/abc": "150000"}, 2),
+        ("4:cpu,cpuacct:/docker/abc\n", {"docker": "300000", "docker/abc": "-1"}, 3),
+        ("4:cpu,cpuacct:/docker/abc\n", {"": "-1", "docker/abc": "-1"}, 8),
+        ("4:cpu,cpuacct:/docker/abc\n", {"": "100000"}, 1),  # a container sees its own group as the root
+        ("5:cpuset:/\n", {"": "100000"}, 8),
+        ("4:cpu,cpuacct:/\n", {"": "nonsense"}, 8),
+        ("4:cpu,cpuacct:/\n0::/\n", {"": "400000"}, 4),
+    ],
+)
+def test_control_groups_of_version_1_count_too(group, quotas, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    root = machine(tmp_path, [str(cpu) for cpu in range(8)], group)
+    for name, quota in quotas.items():
+        place = root / "sys/fs/cgroup/cpu,cpuacct" / name
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+        (place / "cpu.cfs_period_us").write_text("100000\n")
+    assert available_threads(root) == expected
+
+
 def test_where_nothing_is_known_every_cpu_counts(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
