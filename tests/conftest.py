@@ -54,6 +54,17 @@ def own_checkpoint(tmp_path: Path) -> TinyCheckpoint:
     return folder_of
 
 
+@pytest.fixture(scope="session")
+def smollm2_file() -> Path:
+    """A real GGUF file that nobody here made; see smollm2_file.py. Skips where it can't be fetched."""
+    from tests.smollm2_file import SmolLM2UnavailableError, find_smollm2_file
+
+    try:
+        return find_smollm2_file()
+    except SmolLM2UnavailableError as error:
+        pytest.skip(str(error))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """In CI a skipped test is a failure, unless it waits for hardware (the `gpu` marker)."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")

@@ -1,7 +1,7 @@
-"""Which characters of a Python string no encoding can carry, and where they usually come from.
+"""Which characters of a Python string can't become ids, and where they usually come from.
 
 Owns the words for it. A lone surrogate is half of a pair that stands for one character; Python allows it in a string,
-UTF-8 doesn't.
+UTF-8 doesn't. And a model's tokenizer may have no token for some bytes, because nothing in its training had them.
 Used by tokenizer.py for texts and by messages.py for all that is in a message or tool.
 """
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Unencodable(NamedTuple):
-    """The first lone surrogate of a text.
+    """The first such character of a text.
 
     found: what and where it is, to follow "has"
     hint:  where such a character usually comes from, and what to do
@@ -21,10 +21,10 @@ class Unencodable(NamedTuple):
     hint: str
 
 
-def find_unencodable(text: str) -> Unencodable | None:
-    """Look for a lone surrogate. None where the text can be encoded."""
+def find_unencodable(text: str, bytes_without_token: bytes = b"") -> Unencodable | None:
+    """Look for a lone surrogate, and for characters that have one of these bytes. None where all can be encoded."""
     try:
-        text.encode()
+        encoded = text.encode()
     except UnicodeEncodeError as error:
         code = ord(text[error.start])
         found = f"a lone surrogate, U+{code:04X}, at character {error.start:,}"
@@ -36,4 +36,9 @@ def find_unencodable(text: str) -> Unencodable | None:
         else:
             hint = "It usually comes from cutting a string in the middle of an emoji; cut elsewhere."
         return Unencodable(found, hint)
-    return None
+    if len(encoded.translate(None, bytes_without_token)) == len(encoded):
+        return None
+    lost = set(bytes_without_token)
+    place = next(i for i, letter in enumerate(text) if lost.intersection(letter.encode()))
+    found = f"U+{ord(text[place]):04X} at character {place:,}, for which this model's tokenizer has no token,"
+    return Unencodable(found, "The model has never seen it; leave it out.")

@@ -71,6 +71,8 @@ class Tokenizer:
         self._added = added
         self._control_ids = frozenset(added)
         self._bytes_of_letter = _bytes_of_letters()
+        without_token = [byte for letter, byte in self._bytes_of_letter.items() if library.token_to_id(letter) is None]
+        self._bytes_without_token = bytes(without_token)
         # The longest first: where one control token begins like another, the longer one is meant.
         contents = sorted((token.content for token in added.values()), key=len, reverse=True)
         self._control_pattern = re.compile("|".join(map(re.escape, contents)) or r"(?!)")
@@ -133,7 +135,7 @@ class Tokenizer:
         raises:        InvalidRequestError when the text has a lone surrogate, which no encoding can carry, or more than
                        MAX_TEXT_CHARACTERS
         """
-        check_text(text, field="text")
+        check_text(text, field="text", bytes_without_token=self._bytes_without_token)
         with _panics_named("text"):
             if allow_control:
                 return [*self._first_ids, *self._library.encode(text, add_special_tokens=False).ids]
@@ -147,7 +149,7 @@ class Tokenizer:
 
         raises: InvalidRequestError, as `encode`
         """
-        check_text(prompt.text, field="prompt")
+        check_text(prompt.text, field="prompt", bytes_without_token=self._bytes_without_token)
         ids: list[int] = []
         done = 0
         with _panics_named("prompt"):
@@ -282,10 +284,12 @@ class IncrementalDecoder:
         return self._utf8.decode(b"", final=True)
 
 
-def check_text(text: str, *, field: str) -> None:
+def check_text(text: str, *, field: str, bytes_without_token: bytes = b"") -> None:
     """Refuse what can't be encoded.
 
-    raises: InvalidRequestError when `text` isn't a string, is longer than MAX_TEXT_CHARACTERS or has a lone surrogate
+    bytes_without_token: bytes that the library would drop without a word (SmolLM's has none for U+0004, for example)
+    raises: InvalidRequestError when `text` isn't a string, is longer than MAX_TEXT_CHARACTERS, has a lone surrogate or
+            a character that the model can't read
     """
     if not isinstance(text, str):
         raise InvalidRequestError(f"{field} is a {type(text).__name__}; allowed: a string.", field=field)
@@ -295,11 +299,9 @@ def check_text(text: str, *, field: str) -> None:
             field=field,
             hint="No model's context holds so much; give it in parts.",
         )
-    wrong = find_unencodable(text)
+    wrong = find_unencodable(text, bytes_without_token)
     if wrong is not None:
-        raise InvalidRequestError(
-            f"{field} has {wrong.found}; it isn't text and can't be encoded.", field=field, hint=wrong.hint
-        )
+        raise InvalidRequestError(f"{field} has {wrong.found} and can't be encoded.", field=field, hint=wrong.hint)
 
 
 @contextmanager

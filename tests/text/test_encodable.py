@@ -35,3 +35,13 @@ def test_a_byte_that_python_kept_is_named_as_that_byte(byte):
 def test_other_halves_are_taken_for_half_a_character(lone):
     wrong = find_unencodable(lone)
     assert wrong is not None and "emoji" in wrong.hint
+
+
+@given(st.text(), st.binary(max_size=20))
+def test_characters_whose_bytes_have_no_token_are_found(text, lost):
+    wrong = find_unencodable(text.encode(errors="ignore").decode(), lost)
+    text = text.encode(errors="ignore").decode()
+    places = [i for i, letter in enumerate(text) if set(letter.encode()) & set(lost)]
+    assert (wrong is None) == (not places)
+    if wrong is not None:
+        assert wrong.found.startswith(f"U+{ord(text[places[0]]):04X} at character {places[0]:,},")
