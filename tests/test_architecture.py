@@ -20,7 +20,7 @@ LAYERS = [
     {"sampling"},
     {"checkpoint", "text"},
     {"reference", "cpu"},
-    {"results"},
+    {"results", "text_files"},
     {"generation", "executors", "evaluation", "evaluation_texts", "benchmark", "engine"},
     {"llm"},
     {"server", "lens"},

@@ -1,7 +1,7 @@
 """`kaishu tokenize`: what a model's tokenizer makes of a text, and what ids mean.
 
 Owns how a token is shown: text in quotes, bytes that are no whole character in hex, control tokens marked. Reads the
-tokenizer files alone.
+tokenizer alone, no weights.
 """
 
 # No `from __future__ import annotations`: typer reads the annotations as objects.
@@ -32,12 +32,12 @@ def tokenize(
     from kaishu.cli.printable import counted, printable, printable_json
     from kaishu.cli.pull import fetch
     from kaishu.cli.stdin import read_stdin
-    from kaishu.text.tokenizer import Tokenizer
+    from kaishu.text_files import tokenizer_of
 
     if text is None:
         text = read_stdin("text", instead="Give TEXT")
     given_ids = parse_ids(text) if ids else None
-    tokenizer = Tokenizer.from_folder(fetch(model))
+    tokenizer = tokenizer_of(fetch(model))
     token_ids = tokenizer.encode(text, allow_control=allow_control) if given_ids is None else given_ids
     tokens = [token_json(tokenizer, token_id) for token_id in token_ids]
     decoded = tokenizer.decode(token_ids)

@@ -42,9 +42,9 @@ def verify(
     from rich.console import Console
 
     from kaishu.reference.verify import verify_against_transformers
-    from kaishu.text.tokenizer import Tokenizer
+    from kaishu.text_files import tokenizer_of
 
-    tokens = None if text is None else Tokenizer.from_folder(folder).encode(text)
+    tokens = None if text is None else tokenizer_of(folder).encode(text)
     dtype: DtypeName = "bfloat16" if weights == "bf16" else "float32"
     verification = verify_against_transformers(folder, dtype=dtype, tokens=tokens)
     console = Console(highlight=False)
