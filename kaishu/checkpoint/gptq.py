@@ -89,8 +89,8 @@ class GptqSource:
         """
         per_word = 32 // self.bits
         start = first // per_word
-        zeros = unpacked(self.qzeros.read()[:, start : -(-last // per_word)], self.bits)  # [G, …]
-        zeros = zeros[:, first - start * per_word : last - start * per_word].T.astype(np.int16)  # [last - first, G]
+        packed = unpacked(self.qzeros.read()[:, start : -(-last // per_word)], self.bits)  # [G, …]
+        zeros = packed[:, first - start * per_word : last - start * per_word].T.astype(np.int16)  # [last - first, G]
         if not self.zeros_less_one:
             return zeros
         zeros += 1

@@ -40,13 +40,16 @@ def as_float32(stored: NDArray[Any], dtype: str) -> NDArray[np.float32]:
     dtype:  F32, F16, BF16, F8_E4M3 or F8_E8M0
     """
     if dtype == "BF16":
-        return (stored.astype(np.uint32) << 16).view(np.float32)
+        widened: NDArray[np.float32] = (stored.astype(np.uint32) << 16).view(np.float32)
+        return widened
     if dtype == "F8_E4M3":
-        return e4m3_values()[stored]
+        values: NDArray[np.float32] = e4m3_values()[stored]
+        return values
     if dtype == "F8_E8M0":  # a power of two alone: 2^(e - 127), and 255 for no number
         powers = np.ldexp(1.0, np.arange(256) - 127)
         powers[255] = np.nan
-        return powers.astype(np.float32)[stored]
+        exact: NDArray[np.float32] = powers.astype(np.float32)[stored]
+        return exact
     assert dtype in FLOAT_TYPES, "a type of numbers"
     return stored.astype(np.float32)
 
@@ -68,4 +71,5 @@ def e4m3_values() -> NDArray[np.float32]:
     exponent, mantissa = patterns >> 3 & 15, patterns & 7
     values = np.where(exponent == 0, np.ldexp(mantissa, -9), np.ldexp(8.0 + mantissa, exponent - 10))
     values[patterns & 0x7F == 0x7F] = np.nan
-    return (sign * values).astype(np.float32)
+    signed: NDArray[np.float32] = (sign * values).astype(np.float32)
+    return signed

@@ -121,7 +121,8 @@ BROKEN = [
     (lambda p: p.pop("weight_scale"), r"weight_scale is missing"),
     (lambda p: p.pop("weight_shape"), r"weight_shape is missing"),
     (lambda p: p.pop("weight_packed"), r"weight is missing"),
-    (lambda p: p.update(weight_shape=np.array([16, 72])), r"weight_packed is \[16, 8\], which isn't 16 rows of 72"),
+    (lambda p: p.update(weight_shape=np.array([16, 50])), r"weight_packed is \[16, 8\], which isn't 16 rows of 50"),
+    (lambda p: p.update(weight_shape=np.array([16, 72])), r"weight_shape says \[16, 72\]"),
     (lambda p: p.update(weight_shape=np.array([15, 64])), r"weight_packed is \[16, 8\], which isn't 15 rows"),
     (lambda p: p.update(weight_shape=np.array([16, 2**60])), r"weight_shape says \[16, 1152921504606846976\]"),
     (lambda p: p.update(weight_shape=np.array([16, -64])), r"weight_shape says \[16, -64\]"),
@@ -142,6 +143,45 @@ def test_parts_that_do_not_fit_are_named(damage: Any, words: str, rng: np.random
     damage(parts)
     with pytest.raises(CheckpointError, match=MODULE.replace(".", r"\.") + ".*(" + words + ")"):
         read_one(tmp_path, parts, compressed(symmetric=False))
+
+
+OFFICIAL = [
+    ("pack-quantized", {"num_bits": 4, "strategy": "group", "group_size": 32}, "int4"),
+    ("pack-quantized", {"num_bits": 4, "strategy": "group", "group_size": 32, "symmetric": False}, "int8"),
+    ("pack-quantized", {"num_bits": 8, "strategy": "channel"}, "int8"),
+    ("int-quantized", {"num_bits": 8, "strategy": "channel"}, "int8"),
+    ("int-quantized", {"num_bits": 8, "strategy": "channel", "symmetric": False}, "bf16"),
+    ("float-quantized", {"num_bits": 8, "type": "float", "strategy": "tensor"}, "bf16"),
+    ("float-quantized", {"num_bits": 8, "type": "float", "strategy": "channel"}, "bf16"),
+]
+
+
+@pytest.mark.parametrize("form, scheme, layout", OFFICIAL)
+def test_what_the_official_package_compressed_is_what_it_decompresses(
+    form: str, scheme: dict[str, Any], layout: str, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    import torch
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+
+    rows, inputs = 13, 96
+    shape = {"group": (rows, 3), "channel": (rows, 1), "tensor": (1,)}[scheme["strategy"]]
+    state = {
+        "weight": torch.from_numpy(rng.normal(size=(rows, inputs)).astype(np.float32)),
+        # as float32, so that it multiplies exactly as we do; rounded to float16 first, so that it fits there
+        "weight_scale": torch.from_numpy(rng.uniform(0.1, 0.3, shape).astype(np.float16).astype(np.float32)),
+    }
+    if not scheme.get("symmetric", True):
+        half = 1 << (scheme["num_bits"] - 1)
+        state["weight_zero_point"] = torch.from_numpy(rng.integers(-half, half, shape).astype(np.int8))
+    compressor: Any = BaseCompressor.get_value_from_registry(form)
+    official = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**scheme))
+    stored = compressor.compress(dict(state), official)
+    expected = compressor.decompress(dict(stored), official)["weight"].float().numpy()
+    assert len(np.unique(expected)) > 8
+    found = read_one(tmp_path, stored, compressed(form, **{"group_size": None, **scheme}))
+    np.testing.assert_array_equal(found.values(0, rows), expected)
+    assert found.layout == layout
 
 
 def test_a_group_out_of_range_is_named(rng: np.random.Generator, tmp_path: Path) -> None:
