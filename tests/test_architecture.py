@@ -14,7 +14,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # A unit may import units of earlier rows, and itself. `kaishu/__init__.py` only names its public objects, lazily.
 LAYERS = [
     {"errors"},
-    {"json_fields", "locked_file"},
+    {"json_fields", "locked_file", "byte_sizes", "memory_limits", "turns"},
     {"rope_config"},
     {"config", "batch"},
     {"sampling"},
@@ -22,6 +22,7 @@ LAYERS = [
     {"reference", "cpu"},
     {"results", "text_files"},
     {"generation", "executors", "evaluation", "evaluation_texts", "benchmark", "engine"},
+    {"planning"},
     {"llm"},
     {"server", "lens"},
     {"cli"},
