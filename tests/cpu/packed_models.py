@@ -17,8 +17,8 @@ from kaishu.batch import SequenceTokens, pack
 from kaishu.config import ModelConfig
 from kaishu.cpu.executor import CpuExecutor
 from kaishu.cpu.kernels import Kernels
-from kaishu.cpu.layout import GROUP, Layout, padded, plan_layout, view
-from kaishu.cpu.packing import pack_model, unpack
+from kaishu.cpu.layout import GROUP, Layout, padded, view
+from kaishu.cpu.packing import pack_model, plan_stored, unpack
 from kaishu.cpu.target import current_target
 from kaishu.cpu.threads import Ranks
 from kaishu.reference.model import Model
@@ -65,7 +65,7 @@ class PackedModel:
 
 def packed_model(checkpoint: Any, kernels: Kernels, weights: Any, head: Any = None) -> PackedModel:
     """Pack whatever has a config and tensors."""
-    layout = plan_layout(checkpoint.config, weights, head or weights, current_target().lanes)
+    layout = plan_stored(checkpoint, weights, head or weights, current_target().lanes)
     memory = np.zeros(layout.num_bytes, np.uint8)
     pack_model(checkpoint, layout, memory, Ranks(1), kernels)
     return PackedModel(layout, memory, kernels)

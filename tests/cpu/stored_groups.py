@@ -64,11 +64,18 @@ def draw_groups(
     return StoredGroups(name, kind, whole, scales, minimums, **fields)
 
 
-def stored_model(checkpoint: Checkpoint, rng: np.random.Generator) -> Checkpoint:
-    """The checkpoint with its matrices drawn anew in three formats in turn; the first layer's queries stay plain."""
+FIRST_QUERIES = "model.layers.0.self_attn.q_proj.weight"
+
+
+def stored_model(checkpoint: Checkpoint, rng: np.random.Generator, *, plain: str = FIRST_QUERIES) -> Checkpoint:
+    """The checkpoint with its matrices drawn anew in three formats in turn.
+
+    plain: the name of one that stays as it is, as routers do, and those whose rows aren't whole groups
+    """
     kinds, tensors = list(RANGES), dict(checkpoint.tensors)
     for place, (name, tensor) in enumerate(checkpoint.tensors.items()):
-        is_plain = len(tensor.shape) != 2 or name == "model.layers.0.self_attn.q_proj.weight" or ".mlp.gate." in name
+        is_plain = len(tensor.shape) != 2 or name == plain or ".mlp.gate." in name
+        is_plain = is_plain or tensor.shape[1] % GROUP != 0
         if not is_plain:
             rows, inputs = tensor.shape
             size = 0.2 if "embed" in name else inputs**-0.5

@@ -15,9 +15,12 @@ import pytest
 import torch
 
 from kaishu.batch import SequenceTokens, pack
+from kaishu.checkpoint import open_checkpoint
 from kaishu.reference.caches import RecomputeCache
-from tests.cpu.packed_models import logits_of
+from kaishu.reference.model import Model
+from tests.cpu.packed_models import PackedModel, logits_of, packed_model
 from tests.cpu.rounded_reference import Bfloat16Cache, attend_by_segments, rounding_model
+from tests.cpu.stored_groups import stored_model
 from tests.reference.parity import our_logits, our_model, random_ids
 from tests.tiny_checkpoints import KINDS
 
@@ -103,6 +106,26 @@ def test_contexts_of_several_segments_cost_what_their_roundings_cost(
     cost = root_mean_square(rounded - exact)
     assert 0.8 * cost < root_mean_square(found - exact) < 1.2 * cost
     assert root_mean_square(found - rounded) < cost
+
+
+@pytest.mark.parametrize("kind", ["dense_tied", "dense_untied", "moe", "qwen2"])
+def test_a_model_that_is_stored_in_several_formats_agrees_with_the_reference_of_the_same(
+    kind, tiny_checkpoint, kernels, rng, monkeypatch
+):
+    """The reference reads the same tensors by itself, as float32. An untied embedding is kept in bfloat16, so that is
+    what it is here."""
+    sizes = {"moe_intermediate_size": 64} if kind == "moe" else {}  # whole groups
+    checkpoint = open_checkpoint(tiny_checkpoint(kind, dtype="bfloat16", **sizes))
+    plain = "" if checkpoint.config.tie_word_embeddings else "model.embed_tokens.weight"
+    checkpoint = stored_model(checkpoint, rng, plain=plain)
+    model = packed_model(checkpoint, kernels, "stored")
+    assert {linear.kind for linear in model.layout.packed} >= {"int8", "int4", "int4_minimum"}
+    executor = model.executor(num_pages=len(SHORT_TEXTS))
+    pieces = [SequenceTokens(ids, 0, (page,), range(len(ids))) for page, ids in enumerate(SHORT_TEXTS)]
+    found = executor.step(pack(pieces))
+    executor.close()
+    monkeypatch.setattr(PackedModel, "reference", lambda _: Model.from_checkpoint(checkpoint, attention="explicit"))
+    assert_close(found, *exact_and_rounded(model, SHORT_TEXTS, monkeypatch))
 
 
 @pytest.mark.parametrize("kind", KINDS)
