@@ -84,22 +84,24 @@ class GptqSource:
     def zeros(self, first: int, last: int) -> NDArray[np.int16] | None:
         """return: [last - first, G]
 
-        raises: CheckpointError for the largest number where it stands for zero - 1: no zero is that large. What
-                happened is that a zero of 0 became -1, and overran the zeros beside it when it was packed
+        Zeros that are stored less one had one subtracted from each, or, by other writers, from whole words, so that a
+        zero of 0 borrowed from its neighbour. Adding to whole words undoes both.
+
+        raises: CheckpointError where a zero of 0 that became -1 was packed with all its bits, over those above it
         """
         per_word = 32 // self.bits
         start = first // per_word
-        packed = unpacked(self.qzeros.read()[:, start : -(-last // per_word)], self.bits)  # [G, …]
-        zeros = packed[:, first - start * per_word : last - start * per_word].T.astype(np.int16)  # [last - first, G]
-        if not self.zeros_less_one:
-            return zeros
-        zeros += 1
-        if (zeros == 1 << (self.bits - 1)).any():
-            row = first + int((zeros == 1 << (self.bits - 1)).any(axis=1).argmax())
-            raise CheckpointError(
-                f"{self.qzeros.name} has a zero of {1 << self.bits} for output {row:,}; allowed: 1 to "
-                f"{(1 << self.bits) - 1}, stored less one.",
-                hint="Such zeros were damaged when they were packed, or the file is of the form gptq_v2: then write "
-                '"checkpoint_format": "gptq_v2" into quantization_config.',
-            )
-        return zeros
+        words = self.qzeros.read()[:, start : -(-last // per_word)].astype(np.uint32)  # [G, …]
+        if self.zeros_less_one:
+            overrun = words >= (0xFF000000 if self.bits == 4 else 0xFFFF0000)
+            if overrun.any():
+                output = (start + int(overrun.any(axis=0).argmax())) * per_word
+                raise CheckpointError(
+                    f"{self.qzeros.name} has zeros of -1 among outputs {output:,} to {output + per_word - 1:,}, "
+                    f"packed over others; allowed: 0 to {(1 << self.bits) - 1}, stored less one.",
+                    hint="The quantiser lost those zeros. If the file is of the form gptq_v2, write "
+                    '"checkpoint_format": "gptq_v2" into quantization_config.',
+                )
+            words += np.uint32(0x11111111 if self.bits == 4 else 0x01010101)
+        packed = unpacked(words.view(np.int32), self.bits)  # [G, …]
+        return packed[:, first - start * per_word : last - start * per_word].T.astype(np.int16)  # [last - first, G]
