@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from kaishu.checkpoint.quantised import QuantisedTensor
 from kaishu.checkpoint.safetensors import StoredTensor
 from kaishu.config import ModelConfig
 from kaishu.errors import CheckpointError, and_more
@@ -19,6 +20,7 @@ EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 FLOATS = ("F32", "F16", "BF16")
 _MAX_EXPERTS = 65_536
+_MAX_NEEDED = 100_000  # the largest honest models need 50,000; bounds what a hostile config can cost
 
 # Names that older exporters wrote although they can be computed from the config; nothing is lost without them.
 HARMLESS = re.compile(r"(^|\.)(rotary_emb\.(inv_freq|cos_cached|sin_cached)|masked_bias)$")
@@ -135,47 +137,71 @@ def standard_names(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTenso
     return {name: tensor if tensor.name == name else replace(tensor, name=name) for name, tensor in named.items()}
 
 
-def select(config: ModelConfig, found: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+def select(
+    config: ModelConfig, found: Mapping[str, StoredTensor | QuantisedTensor], *, source: str = "config.json"
+) -> dict[str, StoredTensor | QuantisedTensor]:
     """Pick exactly the needed tensors out of what was found.
 
     config: the model; with an untied head when the checkpoint stores one of its own
     found:  tensors under standard names
-    return: the needed tensors, in the order of needed_tensors
+    source: what messages call the place that the config is from
+    return: the needed tensors, in the order of needed_tensors; quantised ones only where they are matrices
     raises: CheckpointError naming the tensors that are missing, unused, of the wrong shape or of a type for no weights
     """
+    _check_count(config, source)
     needed = needed_tensors(config)
     missing = [name for name in needed if name not in found]
     unused = [name for name in found if name not in needed and not HARMLESS.search(name)]
     if missing or unused:
-        raise _incomplete(config, missing, unused)
+        raise _incomplete(config, missing, unused, source)
     wrong = [
-        f"{name} in {found[name].file.name} is {list(found[name].shape)}, not {list(tensor.shape)} ({tensor.meaning})"
+        f"{name}{_place(found[name])} is {list(found[name].shape)}, not {list(tensor.shape)} ({tensor.meaning})"
         for name, tensor in needed.items()
         if found[name].shape != tensor.shape
     ]
     if wrong:
         raise CheckpointError(
-            f"{len(wrong):,} tensors don't have the shape that config.json gives them: {and_more(wrong, shown=3)}.",
-            hint="config.json and the weights are of different models or versions.",
+            f"{len(wrong):,} tensors don't have the shape that {source} gives them: {and_more(wrong, shown=3)}.",
+            hint=f"{source} and the weights are of different models or versions.",
         )
-    foreign = [f"{name} ({found[name].dtype})" for name in needed if found[name].dtype not in FLOATS]
+    foreign = [
+        f"{name} ({found[name].dtype})"
+        for name, tensor in needed.items()
+        if found[name].dtype not in FLOATS and not (len(tensor.shape) == 2 and isinstance(found[name], QuantisedTensor))
+    ]
     if foreign:
         raise CheckpointError(
-            f"{len(foreign):,} tensors have a type that weights aren't read in: {and_more(foreign)}; "
-            f"allowed: {', '.join(FLOATS)}."
+            f"{len(foreign):,} tensors have a type that they aren't read in: {and_more(foreign)}; "
+            f"allowed: {', '.join(FLOATS)}, and for matrices quantised formats."
         )
     return {name: found[name] for name in needed}
 
 
-def _incomplete(config: ModelConfig, missing: list[str], unused: list[str]) -> CheckpointError:
+def _check_count(config: ModelConfig, source: str) -> None:
+    """Refuse a config that describes more tensors than any model has, before they are listed."""
+    e = config.experts
+    about = 10 * config.num_hidden_layers + (3 * e.num_experts * len(e.sparse_layers) if e else 0)
+    if about > _MAX_NEEDED:
+        what = f"{config.num_hidden_layers:,} layers" + (f" of {e.num_experts:,} experts" if e else "")
+        raise CheckpointError(f"{source} describes {what}, some {about:,} tensors; allowed: {_MAX_NEEDED:,}.")
+
+
+def _place(tensor: StoredTensor | QuantisedTensor) -> str:
+    return f" in {tensor.file.name}" if isinstance(tensor, StoredTensor) else f" ({tensor.dtype})"
+
+
+def _incomplete(config: ModelConfig, missing: list[str], unused: list[str], source: str) -> CheckpointError:
     said = []
     if missing:
         said.append(f"lack {len(missing):,} tensors that {config.model_type} needs: {and_more(missing)}")
     if unused:
         said.append(f"have {len(unused):,} tensors that {config.model_type} doesn't use: {and_more(unused)}")
-    hint = "config.json and the weights don't belong together, or the weights are of a kind that isn't read yet."
+    hint = f"{source} and the weights don't belong together, or the weights are of a kind that isn't read yet."
     if missing == [HEAD]:
         hint = "config.json says tie_word_embeddings is false, so the output head must be stored."
     elif any(_PARTIAL_QUANTIZED.search(name) for name in unused):
-        hint = "These are quantised weights, which aren't read yet: use the plain model."
+        hint = (
+            f"These are parts of quantised weights, but {source} has no quantization_config that tells how to read "
+            "them, or one for another method: use the config.json that came with the weights."
+        )
     return CheckpointError(f"The weights {'; they '.join(said)}.", hint=hint)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kaishu.checkpoint.stored_numbers import as_float32
 from kaishu.errors import CheckpointError
 from kaishu.json_fields import MAX_BYTES, parse_json_object, shown
 
@@ -59,7 +60,7 @@ _MISTAKEN: tuple[tuple[bytes, str, str | None], ...] = (
     ),
     (b"PK\x03\x04", "is a zip archive, as PyTorch pickles are", "Pickles run code when they are opened; none is."),
     (b"\x80\x02", "is a pickle", "Pickles run code when they are opened; none is."),
-    (b"GGUF", "is a GGUF file", "GGUF isn't read yet; use the safetensors form of the model."),
+    (b"GGUF", "is a GGUF file", "Its name should end in .gguf; then open the file itself, not its folder."),
     (b"<!DOCTYPE", "is a web page, probably an error page saved in place of the file", RESUME_HINT),
     (b"<html", "is a web page, probably an error page saved in place of the file", RESUME_HINT),
 )
@@ -107,6 +108,14 @@ class StoredTensor:
             raise CheckpointError(f"{self.file} can't be read: {problem.strerror or problem}.") from None
         view = np.asarray(mapped)
         return view if view.flags.aligned else view.copy()
+
+    def values(self, first: int, last: int) -> NDArray[np.float32]:
+        """Rows `first` to `last` of a matrix of floats, widened; as a QuantisedTensor's `values`.
+
+        return: [last - first, K] float32
+        raises: CheckpointError as `read` does
+        """
+        return as_float32(self.read()[first:last], self.dtype)
 
     def part(self, name: str, index: int, start: int = 0, stop: int | None = None) -> StoredTensor:
         """A tensor inside this one, under its own name: entry `index` of the first axis, its rows [start, stop)."""

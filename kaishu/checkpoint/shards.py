@@ -25,7 +25,7 @@ PICKLE_HINT = (
     "Pickles run code when they are opened. Use a revision with *.safetensors, or convert it where you trust it: "
     "load it with transformers and call `save_pretrained(folder)`."
 )
-GGUF_HINT = "GGUF isn't read yet. Use the model's safetensors folder, the same name without -GGUF."
+GGUF_HINT = "Open one GGUF file, not its folder or repository: `kaishu chat path/to/MODEL-Q8_0.gguf`."
 
 
 @dataclass(frozen=True)

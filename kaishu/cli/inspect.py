@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    model: Annotated[str, typer.Argument(help="A folder, a hub's name, or a bundled model.")],
+    model: Annotated[str, typer.Argument(help="A folder, a GGUF file, a hub's name, or a bundled model.")],
     show_all: Annotated[
         bool, typer.Option("--all", help="Every layer and expert, not one for all that repeat.")
     ] = False,
@@ -124,6 +124,8 @@ def _ranges(numbers: list[int]) -> str:
 
 def facts_of(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
     """What there is to say about the whole model, as pairs of a name and a sentence."""
+    from kaishu.checkpoint.quantised import QuantisedTensor
+
     c = checkpoint.config
     heads = f"{c.num_attention_heads} query heads × {c.head_dim}, {c.num_key_value_heads} key/value heads"
     shared = (
@@ -142,6 +144,10 @@ def facts_of(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
         ("weights", f"{size(checkpoint.nbytes)} in the files, {', '.join(dtypes)}"),
         ("KV cache", f"{c.kv_bytes_per_token(2):,} bytes a token in bf16, {c.kv_bytes_per_token(4):,} in float32"),
     ]
+    quantised = [tensor for tensor in checkpoint.tensors.values() if isinstance(tensor, QuantisedTensor)]
+    if quantised:
+        kept = sorted({f"{tensor.dtype} as {tensor.layout}" for tensor in quantised})
+        facts.insert(7, ("kept", ", ".join(kept)))
     if c.experts:
         e = c.experts
         sparse = f"{e.num_experts} experts in {len(e.sparse_layers)} of {c.num_hidden_layers} layers"
@@ -187,19 +193,21 @@ def _lines(checkpoint: "Checkpoint", *, fold: bool) -> Iterator["Text"]:
     names = [row.name + (f" × {row.copies}" if row.copies > 1 else "") for row in rows]
     shapes = [str(list(row.shape)) for row in rows]
     name_width, shape_width = max(map(len, names)), max(map(len, shapes))
+    dtype_width = max(len(row.dtype) for row in rows)
     place = ""
     for row, name, shape in zip(rows, names, shapes, strict=True):
         if row.place != place:
             place = row.place
             total = sum(other.nbytes * other.copies for other in rows if other.place == place)
             yield Text.assemble("\n", (place, "bold"), (f"  {size(total)}", "dim"))
-        yield Text(f"  {name:<{name_width}}  {shape:<{shape_width}}  {row.dtype:<4} {size(row.nbytes):>9}")
+        yield Text(f"  {name:<{name_width}}  {shape:<{shape_width}}  {row.dtype:<{dtype_width}}  {size(row.nbytes):>8}")
         yield Text(f"      {row.meaning}", style="dim")
 
 
 def inspection_json(checkpoint: "Checkpoint") -> dict[str, Any]:
     """Everything as plain JSON values: the config, the totals, and every tensor unfolded."""
     from kaishu.checkpoint.names import needed_tensors
+    from kaishu.checkpoint.quantised import QuantisedTensor
 
     c, needed = checkpoint.config, needed_tensors(checkpoint.config)
     return {
@@ -216,6 +224,7 @@ def inspection_json(checkpoint: "Checkpoint") -> dict[str, Any]:
                 "shape": list(tensor.shape),
                 "dtype": tensor.dtype,
                 "bytes": tensor.nbytes,
+                "layout": tensor.layout if isinstance(tensor, QuantisedTensor) else None,
                 "meaning": needed[name].meaning,
             }
             for name, tensor in checkpoint.tensors.items()

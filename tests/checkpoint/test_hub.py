@@ -151,7 +151,6 @@ def test_a_folder_without_config_says_what_it_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "file, error, words",
     [
-        ("model.gguf", CheckpointError, "GGUF isn't read yet"),
         ("pytorch_model.bin", CheckpointError, "a pickle, which is not opened"),
         ("model.pth", CheckpointError, "a pickle, which is not opened"),
         ("model.safetensors", ModelNotFoundError, "the folder that it is in"),
@@ -163,9 +162,29 @@ def test_a_path_to_a_file_says_what_to_give_instead(tmp_path: Path, file: str, e
         resolve(str(tmp_path / file))
 
 
-def test_a_folder_of_gguf_says_so(tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").touch()
-    with pytest.raises(CheckpointError, match="GGUF"):
+def test_a_gguf_file_is_a_model_and_so_is_a_folder_with_one(tmp_path: Path) -> None:
+    (tmp_path / "README.md").touch()
+    file = tmp_path / "model-Q8_0.gguf"
+    file.touch()
+    assert resolve(str(file)) == resolve(str(tmp_path)) == file
+    (tmp_path / "config.json").touch()
+    assert resolve(str(tmp_path)) == tmp_path
+
+
+def test_a_split_gguf_is_one_model(tmp_path: Path) -> None:
+    parts = [tmp_path / f"model-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    for part in parts:
+        part.touch()
+    assert resolve(str(tmp_path)) == parts[0] and resolve(str(parts[2])) == parts[2]
+    parts[0].unlink()  # opening then says which part is missing
+    assert resolve(str(tmp_path)) == parts[1]
+
+
+def test_a_folder_of_several_ggufs_lists_them(tmp_path: Path) -> None:
+    for name in ("b-Q4_0.gguf", "a-Q8_0-00001-of-00002.gguf", "a-Q8_0-00002-of-00002.gguf", "c.txt"):
+        (tmp_path / name).touch()
+    words = r"2 GGUF models: a-Q8_0-00001-of-00002\.gguf, b-Q4_0\.gguf\.\n  Open one GGUF file, not its folder"
+    with pytest.raises(CheckpointError, match=words):
         resolve(str(tmp_path))
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from kaishu.checkpoint.gguf_tensors import GgufMatrix
 from kaishu.checkpoint.names import EMBEDDING, HEAD, NeededTensor, needed_tensors, select, standard_names
+from kaishu.checkpoint.quantised import QuantisedTensor
 from kaishu.checkpoint.safetensors import StoredTensor
 from kaishu.config import ModelConfig, config_from_json
 from kaishu.errors import CheckpointError
@@ -116,8 +118,34 @@ def test_a_missing_head_of_an_untied_model_is_explained() -> None:
 def test_quantised_tensors_are_recognised() -> None:
     found = stored(needed_tensors(CONFIG))
     linear = found.pop("model.layers.0.mlp.up_proj.weight")
-    with pytest.raises(CheckpointError, match="quantised weights, which aren't read yet"):
+    with pytest.raises(
+        CheckpointError, match=r"parts of quantised weights, but config\.json has no quantization_config"
+    ):
         select(CONFIG, {**found, "model.layers.0.mlp.up_proj.qweight": linear})
+
+
+def test_matrices_may_be_quantised_and_norms_may_not() -> None:
+    found: dict[str, StoredTensor | QuantisedTensor] = {**stored(needed_tensors(CONFIG))}
+    matrix, norm = "model.layers.0.mlp.up_proj.weight", "model.norm.weight"
+    found[matrix] = GgufMatrix(matrix, "Q4_0", found[matrix].shape, Path("x.gguf"), 0)
+    assert select(CONFIG, found)[matrix] is found[matrix]
+    found[norm] = GgufMatrix(norm, "Q4_0", found[norm].shape, Path("x.gguf"), 0)
+    with pytest.raises(CheckpointError, match=rf"1 tensors have a type .*: {norm} \(Q4_0\); .* for matrices quantised"):
+        select(CONFIG, found)
+
+
+def test_a_quantised_matrix_of_a_wrong_shape_is_named_and_so_is_where_the_shape_is_from() -> None:
+    found: dict[str, StoredTensor | QuantisedTensor] = {**stored(needed_tensors(CONFIG))}
+    found[HEAD] = GgufMatrix(HEAD, "Q4_0", (8, 32), Path("x.gguf"), 0)
+    with pytest.raises(CheckpointError, match=r"that its file gives them: lm_head\.weight \(Q4_0\) is \[8, 32\], not"):
+        select(CONFIG, found, source="its file")
+
+
+@pytest.mark.parametrize("changes", [{"num_hidden_layers": 10_000, "num_experts": 65_536}, {"num_experts": 65_536}])
+def test_a_config_of_more_tensors_than_any_model_has_is_refused_at_once(changes: dict[str, Any]) -> None:
+    config = config_from_json({**SMALL_MOE, **changes})
+    with pytest.raises(CheckpointError, match=r"of 65,536 experts, some .* tensors; allowed: 100,000"):
+        select(config, {})
 
 
 @pytest.mark.parametrize("dtype", ["F8_E4M3", "I8", "F64", "U8"])

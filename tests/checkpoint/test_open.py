@@ -17,6 +17,7 @@ from kaishu.checkpoint import Checkpoint, open_checkpoint
 from kaishu.checkpoint.names import EMBEDDING, HEAD
 from kaishu.checkpoint.open import READ_FILES
 from kaishu.errors import CheckpointError, ConfigError
+from tests.checkpoint.gguf_files import write_gguf
 from tests.memory import run_measured, write_large_checkpoint
 from tests.tiny_checkpoints import KINDS
 
@@ -101,6 +102,22 @@ def test_tied_with_no_head_or_an_equal_one_is_tied(kind: str, own_checkpoint: Wr
     checkpoint = open_checkpoint(folder)
     assert HEAD not in checkpoint.tensors and checkpoint.config.tie_word_embeddings and checkpoint.notes == ()
     assert np.array_equal(our_head(checkpoint), their_head(folder))
+
+
+@pytest.mark.parametrize("kind", ["dense_tied", "dense_untied", "moe", "moe_tied"])
+def test_a_bare_decoder_needs_no_head_whatever_its_config_says(kind: str, own_checkpoint: Write) -> None:
+    """As models that embed texts are saved, by transformers itself; Qwen3-Embedding-8B's config says untied."""
+    from transformers import AutoModel
+
+    folder = own_checkpoint(kind)
+    whole = values(open_checkpoint(folder))
+    is_tied = json.loads((folder / "config.json").read_text())["tie_word_embeddings"]
+    AutoModel.from_pretrained(folder).save_pretrained(folder)
+    assert "embed_tokens.weight" in load_file(folder / "model.safetensors")
+    bare = open_checkpoint(folder)
+    assert values(bare) == {name: value for name, value in whole.items() if name != HEAD}
+    assert bare.config.tie_word_embeddings
+    assert [note.partition(":")[0] for note in bare.notes] == ([] if is_tied else ["The weights have no output head"])
 
 
 @pytest.mark.parametrize("kind", ["dense_tied", "moe_tied"])
@@ -217,6 +234,28 @@ def test_a_link_and_what_it_leads_to_have_one_identity(own_checkpoint: Write, tm
         shutil.copytree(folder, snapshots / revision)
         (snapshots / revision / "model.safetensors").symlink_to(blobs / "digest")
     assert open_checkpoint(snapshots / "one").identity == open_checkpoint(snapshots / "two").identity
+
+
+# GGUF files; what is in them is test_gguf_model.py's.
+
+
+def test_a_gguf_file_is_opened_by_its_own_path(tiny_checkpoint: Write, tmp_path: Path) -> None:
+    path = write_gguf(tiny_checkpoint("dense_tied"), tmp_path / "model.gguf")
+    checkpoint = open_checkpoint(path)
+    assert checkpoint.folder == path and checkpoint.gguf is not None and checkpoint.notes == ()
+    assert checkpoint.gguf["general.architecture"] == "qwen3"
+    before = checkpoint.identity
+    assert open_checkpoint(path).identity == before
+    os.utime(path, ns=(0, 1_000_000_000))
+    assert open_checkpoint(path).identity != before
+
+
+def test_a_file_that_is_no_gguf_says_so(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(100))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is not a GGUF file"):
+        open_checkpoint(tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"absent\.gguf is missing"):
+        open_checkpoint(tmp_path / "absent.gguf")
 
 
 # Memory.

@@ -215,7 +215,7 @@ def test_a_tensor_in_two_shards_is_named_with_both(tmp_path: Path) -> None:
     [
         (["pytorch_model.bin"], "only pickles, which are not opened: pytorch_model.bin(.|\n)*Pickles run code"),
         (["model.pth", "consolidated.00.pt"], "only pickles"),
-        (["model-q4_0.gguf"], "only GGUF(.|\n)*GGUF isn't read yet"),
+        (["model-q4_0.gguf"], "only GGUF(.|\n)*Open one GGUF file, not its folder"),
         ([FIRST], "Shards need their index"),
         (["adapter_model.safetensors", "adapter_config.json"], "An adapter is not a model"),
         (["README.md"], "It holds: README.md"),

@@ -12,6 +12,7 @@ from rich.console import Console
 from kaishu.checkpoint import open_checkpoint
 from kaishu.cli.inspect import facts_of, rows_of, size
 from kaishu.cli.main import main
+from tests.checkpoint.gguf_files import write_gguf
 
 KINDS = ["dense_tied", "dense_untied", "moe", "moe_mixed", "qwen2", "llama_biased", "sliding_window", "yarn"]
 
@@ -90,6 +91,23 @@ def test_the_family_facts_name_windows_and_stretched_positions(tiny_checkpoint):
     assert "yarn × 4" in facts["positions"]
     facts = dict(facts_of(open_checkpoint(tiny_checkpoint("moe_mixed"))))
     assert facts["experts"] == "6 experts in 2 of 6 layers, 2 run for a token, F = 40"
+
+
+def test_a_gguf_s_types_are_shown_with_what_they_are_kept_as(tiny_checkpoint, tmp_path, run):
+    import gguf
+
+    def encode(name, values):
+        kind = "F32" if values.ndim == 1 else "Q8_0" if "token_embd" in name else "Q4_1"
+        return gguf.quants.quantize(values, gguf.GGMLQuantizationType[kind]), kind
+
+    path = write_gguf(tiny_checkpoint("dense_tied"), tmp_path / "model.gguf", encode)
+    shown = run(path)
+    assert re.search(r"  self_attn\.q_proj\.weight +\[128, 64\] +Q4_1 +5\.1 kB\n", shown)
+    assert re.search(r"weights +.* in the files, F32, Q4_1, Q8_0\n", shown)
+    assert re.search(r"kept +Q4_1 as int4_minimum, Q8_0 as int8\n", shown)
+    said = {tensor["name"]: tensor for tensor in json.loads(run(path, "--json"))["tensors"]}
+    assert (said["model.embed_tokens.weight"]["dtype"], said["model.embed_tokens.weight"]["layout"]) == ("Q8_0", "int8")
+    assert said["model.norm.weight"]["layout"] is None
 
 
 @pytest.mark.parametrize(
