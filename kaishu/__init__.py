@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         TokenizerError,
     )
     from kaishu.llm import LLM
-    from kaishu.results import ChatCompletion, ChatEnd, Completion, CompletionEnd, TextDelta
+    from kaishu.results import ChatCompletion, ChatEnd, Completion, CompletionEnd, RerankResult, TextDelta
     from kaishu.sampling import SamplingParams
     from kaishu.text.channels import (
         ContentDelta,
@@ -59,6 +59,7 @@ __all__ = [
     "ModelNotFoundError",
     "NumericalError",
     "OutOfMemoryError",
+    "RerankResult",
     "SamplingParams",
     "TemplateError",
     "TextDelta",
@@ -80,7 +81,7 @@ def __getattr__(name: str) -> Any:
     homes = {
         "kaishu.errors": tuple(name for name in __all__ if name.endswith("Error")),
         "kaishu.llm": ("LLM",),
-        "kaishu.results": ("ChatCompletion", "ChatEnd", "Completion", "CompletionEnd", "TextDelta"),
+        "kaishu.results": ("ChatCompletion", "ChatEnd", "Completion", "CompletionEnd", "RerankResult", "TextDelta"),
         "kaishu.sampling": ("SamplingParams",),
         "kaishu.text.channels": (
             "ContentDelta",

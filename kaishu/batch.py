@@ -111,3 +111,11 @@ class Executor(Protocol):
         return: [R, V] float32
         """
         ...
+
+    def hidden(self, batch: TokenBatch) -> NDArray[np.float32]:
+        """As `step`, but return what the head would read: the last layer's output after the final norm.
+
+        batch:  what to compute; its logit_rows are the rows wanted
+        return: [R, D] float32
+        """
+        ...

@@ -77,15 +77,21 @@ class InvalidMessagesError(InvalidRequestError):
 
 
 class ContextLengthError(InvalidRequestError):
-    """A prompt that, with what it asks to generate, doesn't fit the context. Nothing is cut."""
+    """A prompt that, with what it asks to generate, doesn't fit the context. Nothing is cut.
 
-    def __init__(self, prompt_tokens: int, context_tokens: int) -> None:
-        super().__init__(
-            f"The prompt has {prompt_tokens:,} tokens, but the context holds {context_tokens:,} "
-            "including at least one token of the answer.",
-            field="prompt",
-            hint="Shorten the prompt, drop earlier messages, or use a model with a longer context.",
-        )
+    Texts that are only read, such as `texts[3]`, have that as their field; they need no room for an answer.
+    """
+
+    def __init__(
+        self, prompt_tokens: int, context_tokens: int, *, field: str = "prompt", hint: str | None = None
+    ) -> None:
+        found = f"has {prompt_tokens:,} tokens, but the context holds {context_tokens:,}"
+        if field == "prompt":
+            message = f"The prompt {found} including at least one token of the answer."
+            hint = hint or "Shorten the prompt, drop earlier messages, or use a model with a longer context."
+        else:
+            message = f"{field} {found}."
+        super().__init__(message, field=field, hint=hint)
         self.prompt_tokens = prompt_tokens
         self.context_tokens = context_tokens
 

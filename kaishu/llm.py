@@ -1,4 +1,4 @@
-"""LLM: the blocking Python API. A name goes in; completions, chats and logits come out.
+"""LLM: the blocking Python API. A name goes in; completions, chats, logits, embeddings and rankings come out.
 
 Owns the assembly (folder, checkpoint, tokenizer, template, executor) and the shape of the public calls. The work
 itself is elsewhere: generation.py runs a request, text/ makes prompts and reads answers, an Executor computes. One
@@ -21,10 +21,12 @@ from kaishu.batch import Executor, SequenceTokens, pack
 from kaishu.checkpoint import Checkpoint, open_checkpoint
 from kaishu.checkpoint.hub import Progress, resolve
 from kaishu.config import ModelConfig
+from kaishu.embedding import embed
 from kaishu.errors import ContextLengthError, InvalidParameterError, InvalidRequestError, TemplateError
 from kaishu.executors import ExecutorName, HeadName, KeyValueName, Say, WeightsName, choose, make_executor
 from kaishu.generation import PREFILL_CHUNK_TOKENS, Generation, Limits
-from kaishu.results import ChatCompletion, ChatEnd, Completion, CompletionEnd, TextDelta
+from kaishu.reranking import rerank
+from kaishu.results import ChatCompletion, ChatEnd, Completion, CompletionEnd, RerankResult, TextDelta
 from kaishu.sampling import SamplingParams
 from kaishu.text.channels import ChannelCollector, ChannelDelta, ChannelParser
 from kaishu.text.template import ChatTemplate, RenderedPrompt
@@ -258,6 +260,53 @@ class LLM:
                 batch = pack([SequenceTokens(chunk, start, pages, range(len(chunk)))])
                 rows.append(self.executor.step(batch))  # [t, V]
         return np.concatenate(rows)  # [T, V]
+
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        *,
+        instruct: str | None = None,
+        dimensions: int | None = None,
+        truncate: bool = False,
+    ) -> NDArray[np.float32]:
+        """What texts mean, as vectors of unit length: their inner product says how alike two are.
+
+        texts:      one or many, none of them empty
+        instruct:   where the texts are queries: what is looked for, in a sentence; None for documents
+        dimensions: keep only so many, the first ones; None for all D
+        truncate:   cut texts that are too long for the context, instead of refusing them
+        return:     [n, D or dimensions] float32, a row for each text; one string makes one row
+        raises:     InvalidRequestError and its kinds, naming the text; NumericalError
+        """
+        with self._one_at_a_time():
+            return embed(
+                self.executor,
+                self.tokenizer,
+                texts,
+                instruct=instruct,
+                dimensions=dimensions,
+                hidden_size=self.config.hidden_size,
+                context_tokens=self.context_tokens,
+                truncate=truncate,
+            )
+
+    def rerank(
+        self, query: str, documents: Sequence[str], *, instruct: str | None = None, truncate: bool = False
+    ) -> list[RerankResult]:
+        """Which documents answer a query best, as a reranker judges each of them.
+
+        query:     what is asked
+        documents: none of them empty
+        instruct:  what makes a document a good one, in a sentence; None for the models' own: it answers a web search
+        truncate:  cut documents that are too long for the context, instead of refusing them
+        return:    index and score (0 to 1) of every document, the best first
+        raises:    InvalidRequestError and its kinds, also where the model is no reranker; NumericalError
+        """
+        with self._one_at_a_time():
+            limit = self.context_tokens
+            return rerank(
+                self.executor, self.tokenizer, query, documents, instruct, context_tokens=limit, truncate=truncate
+            )
 
     def _generation(self, token_ids: Sequence[int], params: SamplingParams) -> Generation:
         filled = params.with_defaults(self.config.generation)

@@ -104,6 +104,18 @@ class CompletionEnd:
 
 
 @dataclass(frozen=True)
+class RerankResult:
+    """How well a document answers a query.
+
+    index: the document's place among those given
+    score: how likely the model finds "yes", from 0 to 1
+    """
+
+    index: int
+    score: float
+
+
+@dataclass(frozen=True)
 class ChatEnd:
     """The last delta of a streamed chat, with the whole of it."""
 

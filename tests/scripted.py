@@ -19,6 +19,12 @@ NextToken = Callable[[tuple[int, ...]], int]  # the whole context → the token 
 
 CERTAIN = 100.0  # the logit of the scripted token; all others are 0, so that at temperature 1 nothing else is drawn
 NOTHING = -1  # in a page: no token was computed here
+HIDDEN_SIZE = 8
+
+
+def state_of(context: Sequence[int]) -> NDArray[np.float32]:
+    """[D] float32: the hidden state after a context, other numbers for every other context."""
+    return np.random.default_rng(list(context)).normal(size=HIDDEN_SIZE).astype(np.float32)
 
 
 class Script:
@@ -86,8 +92,21 @@ class ScriptedExecutor:
         batch:  what to compute
         return: [R, V] float32, CERTAIN at the next token, 0 elsewhere
         """
+        wanted = [self._certain(context) for context in self._contexts(batch)]
+        return np.stack(wanted) if wanted else np.zeros((0, self._vocab_size), np.float32)  # [R, V]
+
+    def hidden(self, batch: TokenBatch) -> NDArray[np.float32]:
+        """As `step`, but answer with state_of each context.
+
+        return: [R, D] float32
+        """
+        wanted = [state_of(context) for context in self._contexts(batch)]
+        return np.stack(wanted) if wanted else np.zeros((0, HIDDEN_SIZE), np.float32)  # [R, D]
+
+    def _contexts(self, batch: TokenBatch) -> list[tuple[int, ...]]:
+        """Keep the new tokens in their pages. return: for each wanted row all the tokens up to it"""
         self.steps.append(batch)
-        logits: dict[int, NDArray[np.float32]] = {}
+        contexts: dict[int, tuple[int, ...]] = {}
         for sequence in range(batch.num_sequences):
             rows = batch.rows(sequence)
             new = batch.token_ids[rows]
@@ -98,9 +117,8 @@ class ScriptedExecutor:
             context = self._pages[places]  # [S]
             assert NOTHING not in context, f"sequence {sequence} reads a position that was never computed"
             for row in set(batch.logit_rows.tolist()).intersection(range(rows.start, rows.stop)):
-                logits[row] = self._certain(tuple(context[: int(batch.positions[row]) + 1].tolist()))
-        wanted = [logits[row] for row in batch.logit_rows.tolist()]
-        return np.stack(wanted) if wanted else np.zeros((0, self._vocab_size), np.float32)  # [R, V]
+                contexts[row] = tuple(context[: int(batch.positions[row]) + 1].tolist())
+        return [contexts[row] for row in batch.logit_rows.tolist()]
 
     def _places(self, batch: TokenBatch, sequence: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Page and offset of every position of a sequence after this step."""

@@ -20,6 +20,12 @@ def test_a_prompt_that_does_not_fit_is_told_with_both_numbers() -> None:
     assert "41,000" in message and "40,960" in message
 
 
+def test_a_text_that_is_only_read_needs_no_room_for_an_answer() -> None:
+    error = ContextLengthError(600, 512, field="texts[3]", hint="Shorten it.")
+    assert str(error) == "texts[3] has 600 tokens, but the context holds 512.\n  Shorten it."
+    assert (error.field, error.prompt_tokens, error.context_tokens) == ("texts[3]", 600, 512)
+
+
 def test_a_parameter_error_names_field_value_and_range() -> None:
     error = InvalidParameterError("top_p", 1.5, "a number from 0 to 1")
     assert str(error) == "top_p is 1.5; allowed: a number from 0 to 1." and error.field == "top_p"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kaishu.batch import SequenceTokens, pack
-from tests.scripted import Script, ScriptedExecutor
+from tests.scripted import Script, ScriptedExecutor, state_of
 
 END = 9
 
@@ -49,6 +49,13 @@ def test_recomputing_prompt_and_answer_after_a_preemption_goes_on_where_it_was()
     scripted = executor([7, 8, 6])
     assert next_tokens(scripted, SequenceTokens([1, 2], 0, pages=[0])) == [7]
     assert next_tokens(scripted, SequenceTokens([1, 2, 7, 8], 0, pages=[3])) == [6]
+
+
+def test_the_hidden_state_is_that_of_the_whole_context_however_it_was_cut():
+    scripted = executor()
+    scripted.hidden(pack([SequenceTokens([1, 2, 3], 0, pages=[5], wants_logits=())]))
+    found = scripted.hidden(pack([SequenceTokens([4, 5], 3, pages=[5, 1], wants_logits=(1, 0))]))
+    assert found.tolist() == [state_of([1, 2, 3, 4, 5]).tolist(), state_of([1, 2, 3, 4]).tolist()]
 
 
 @pytest.mark.parametrize(

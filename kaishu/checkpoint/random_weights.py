@@ -53,6 +53,12 @@ _EXPERTS: Mapping[str, Any] = {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
 }
+_BIASED: Mapping[str, Any] = {
+    "model_type": "qwen2",
+    "architectures": ["Qwen2ForCausalLM"],
+    "attention_bias": True,  # of queries, keys and values; in this family always, so the published file doesn't say it
+    "max_position_embeddings": 32_768,
+}
 
 
 def _sizes(hidden: int, intermediate: int, layers: int, heads: int, *, tied: bool, **more: Any) -> Mapping[str, Any]:
@@ -73,6 +79,8 @@ SHAPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "qwen3-1.7b": _sizes(2048, 6144, 28, 16, tied=True),
         "qwen3-4b": _sizes(2560, 9728, 36, 32, tied=True),
         "qwen3-8b": _sizes(4096, 12_288, 36, 32, tied=False),
+        "qwen3-14b": _sizes(5120, 17_408, 40, 40, tied=False),
+        "qwen3-32b": _sizes(5120, 25_600, 64, 64, tied=False),
         "qwen3-30b-a3b": _sizes(
             2048,
             6144,
@@ -81,6 +89,15 @@ SHAPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             tied=False,
             **{**_EXPERTS, "num_key_value_heads": 4, "num_experts": 128, "moe_intermediate_size": 768},
         ),
+        "qwen3-235b-a22b": _sizes(
+            4096,
+            12_288,
+            94,
+            64,
+            tied=False,
+            **{**_EXPERTS, "num_key_value_heads": 4, "num_experts": 128, "moe_intermediate_size": 1536},
+        ),
+        "qwen2.5-0.5b": _sizes(896, 4864, 24, 14, tied=True, **_BIASED, num_key_value_heads=2, head_dim=64),
         "tiny-test": _sizes(128, 384, 2, 4, tied=True, num_key_value_heads=2, head_dim=64),
         "tiny-moe-test": _sizes(
             128,

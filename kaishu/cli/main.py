@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kaishu.cli import bench, cache, chat, generate, inspect, pull, tokenize, verify
+from kaishu.cli import bench, cache, chat, embed, generate, inspect, pull, rerank, tokenize, verify
 from kaishu.cli import eval as evaluation
 from kaishu.cli.options import as_typed
 from kaishu.cli.printable import printable
@@ -36,6 +36,8 @@ def build_app() -> typer.Typer:
     app.callback()(_common)
     app.command("chat")(chat.chat)
     app.command("generate")(generate.generate)
+    app.command("embed")(embed.embed)
+    app.command("rerank")(rerank.rerank)
     app.command("inspect")(inspect.inspect)
     app.command("tokenize")(tokenize.tokenize)
     app.command("pull")(pull.pull)

@@ -43,6 +43,11 @@ def printable_json(value: Any) -> str:
     return re.sub(r"\[\n\s+(-?\d[^\[\]{}\"]*)\n\s*\]", lambda numbers: f"[{' '.join(numbers[1].split())}]", text)
 
 
+def printable_json_line(value: Any) -> str:
+    """As printable_json, on one line."""
+    return json.dumps(value, ensure_ascii=False).translate(_JSON_ESCAPES)
+
+
 def counted(number: int, noun: str) -> str:
     """A number and its noun: `1 token`, `1,200 tokens`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,6 +1,6 @@
 """Text from standard input, whole and checked.
 
-Owns what counts as text there: UTF-8, not empty. Used by chat, generate and tokenize when the command line has no text.
+Owns what counts as text there: UTF-8, not empty. Used by the commands that take text when the command line has none.
 """
 
 from __future__ import annotations
@@ -32,3 +32,11 @@ def read_stdin(what: str, *, instead: str) -> str:
     if not text.strip():
         raise InvalidRequestError(f"The {what} is empty.", field=what, hint=f"{instead}, or send it through a pipe.")
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def read_lines(what: str, *, instead: str) -> list[str]:
+    """As read_stdin, for several texts: one a line.
+
+    return: every line, empty ones too, without what ends it
+    """
+    return [line.removesuffix("\r") for line in read_stdin(what, instead=instead).split("\n")]

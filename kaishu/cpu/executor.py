@@ -185,7 +185,7 @@ class CpuExecutor:
         place = self._buffers.record["hidden"]
         width = int(place["width"])
         memory = (ctypes.c_float * (rows * width)).from_address(int(place["at"]))
-        return np.frombuffer(memory, np.float32).reshape(rows, width)
+        return np.frombuffer(memoryview(memory), np.float32).reshape(rows, width)
 
     def _compute(self, batch: TokenBatch) -> None:
         """Run the kernels; what they leave is in the buffers until the next step."""

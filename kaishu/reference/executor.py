@@ -1,4 +1,4 @@
-"""The reference model as an Executor: batches in, numpy logits out.
+"""The reference model as an Executor: batches in, numpy logits or hidden states out.
 
 Owns the model and its paged cache. Knows nothing of requests or of which pages are whose: that is in the batch.
 Driven by llm.py (later by engine/); the CPU kernels' counterpart is cpu/forward.py.
@@ -59,3 +59,12 @@ class ReferenceExecutor:
         with torch.inference_mode():
             logits: NDArray[np.float32] = self.model.forward(batch, self._cache).float().cpu().numpy()
         return logits
+
+    def hidden(self, batch: TokenBatch) -> NDArray[np.float32]:
+        """As `step`, but return what the head would read.
+
+        return: [R, D] float32, on the CPU
+        """
+        with torch.inference_mode():
+            states: NDArray[np.float32] = self.model.hidden(batch, self._cache).float().cpu().numpy()
+        return states

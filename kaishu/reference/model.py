@@ -96,6 +96,18 @@ class Model:
                  `norm` and `logits`; it may look but must not change
         return:  [R, V] float, logits of the wanted rows
         """
+        logits = linear(self.hidden(batch, cache, observe=observe), self.lm_head)  # [R, V]
+        observe("logits", logits)
+        return logits
+
+    def hidden(self, batch: TokenBatch, cache: Cache, *, observe: Observe = _look_away) -> Tensor:
+        """Run one step up to the head: what a text's embedding is made of, too.
+
+        batch:   as for forward
+        cache:   as for forward
+        observe: as for forward; there are no `logits`
+        return:  [R, D] float, the wanted rows after the last norm
+        """
         device = self.embed_tokens.device
         positions = torch.from_numpy(batch.positions).to(device)  # [T]
         factor = rope_attention_factor(self.config.rope)
@@ -108,7 +120,4 @@ class Model:
             x = decoder_block(x, weights, layer, step)
         x = rms_norm(x, self.norm, self.config.rms_norm_eps)
         observe("norm", x)
-        wanted = x[torch.from_numpy(batch.logit_rows).to(device).long()]  # [R, D]
-        logits = linear(wanted, self.lm_head)  # [R, V]
-        observe("logits", logits)
-        return logits
+        return x[torch.from_numpy(batch.logit_rows).to(device).long()]  # [R, D]

@@ -31,7 +31,11 @@ PUBLISHED = {
     "qwen3-1.7b": 1_720_574_976,
     "qwen3-4b": 4_022_468_096,
     "qwen3-8b": 8_190_735_360,
+    "qwen3-14b": 14_768_307_200,
+    "qwen3-32b": 32_762_123_264,
     "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "qwen2.5-0.5b": 494_032_768,
 }
 
 
@@ -136,7 +140,11 @@ def test_an_untied_head_is_a_tensor_of_its_own() -> None:
         "qwen3-1.7b": True,
         "qwen3-4b": True,
         "qwen3-8b": False,
+        "qwen3-14b": False,
+        "qwen3-32b": False,
         "qwen3-30b-a3b": False,
+        "qwen3-235b-a22b": False,
+        "qwen2.5-0.5b": True,
     }
 
 
@@ -147,7 +155,7 @@ def test_a_shape_is_found_under_each_spelling(spelling: str) -> None:
 
 
 def test_an_unknown_shape_names_those_that_there_are() -> None:
-    with pytest.raises(InvalidParameterError, match=r"shape is '7b'; allowed: 0\.6b, 1\.7b, 4b, 8b, 30b-a3b, tiny"):
+    with pytest.raises(InvalidParameterError, match=r"shape is '7b'; allowed: 0\.6b, 1\.7b, 4b, 8b, 14b, 32b, 30b-a3b, "):
         shape_config("7b")
 
 

@@ -28,7 +28,7 @@ CHAPTER = ROOT / "docs" / "cli.md"
 BLOCK = re.compile(r"(?<=```console\n)\$ .*?(?=```)|(?<=```text\n)› .*?(?=```)", re.DOTALL)
 MEASURED = re.compile(
     r"[\d.,]+(?= tok/s| s\b)|(?<=_seconds\": )[\d.e-]+|(?<=per_second\": )[\d.]+|(?<=logprob\": )[\d.e-]+"
-    r"|(?<=CPU kernels \()[^)]+"
+    r"|(?<=CPU kernels \()[^)]+|(?<=\"embedding\": \[)[^\]]+"
 )
 
 

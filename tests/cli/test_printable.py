@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kaishu.cli.printable import printable, printable_json
+from kaishu.cli.printable import printable, printable_json, printable_json_line
 
 CONTROLS = {*map(chr, range(0x20)), "\x7f", *map(chr, range(0x80, 0xA0))}
 
@@ -44,6 +44,9 @@ def test_json_has_no_control_characters_and_says_the_same(value):
     text = printable_json(value)
     assert CONTROLS & set(text) <= {"\n"}
     assert json.loads(text) == value
+    line = printable_json_line(value)
+    assert not CONTROLS & set(line)
+    assert json.loads(line) == value
 
 
 def test_lists_of_numbers_take_one_line():

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from kaishu.cli.stdin import read_stdin
+from kaishu.cli.stdin import read_lines, read_stdin
 from kaishu.errors import InvalidRequestError
 
 
@@ -36,3 +36,8 @@ def test_a_terminal_is_not_waited_for(monkeypatch):
     give(monkeypatch, b"", is_terminal=True)
     with pytest.raises(InvalidRequestError, match=r"no prompt.\n  Give -p TEXT, or send it through a pipe"):
         read_stdin("prompt", instead="Give -p TEXT")
+
+
+def test_lines_are_texts_of_their_own_and_empty_ones_are_not_lost(monkeypatch):
+    give(monkeypatch, "a\r\n\n楷书\u2028b\n".encode())
+    assert read_lines("text", instead="Give TEXT") == ["a", "", "楷书\u2028b"]

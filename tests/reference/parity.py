@@ -152,10 +152,18 @@ def qwen3_0_6b(seed: int = 0) -> tuple[Any, CheckpointInMemory]:
         rms_norm_eps=1e-6,
         tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},
-        attn_implementation="eager",
     )
+    model = random_model(config, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        ours = CheckpointInMemory(ModelConfig.from_folder(Path(folder)), model.state_dict())
+    return model, ours
+
+
+def random_model(config: Any, seed: int = 0, *, dtype: torch.dtype = torch.float32) -> Any:
+    """transformers' model of a config with random float32 weights that `dtype` can hold, too."""
     with torch.device("meta"):
-        model = transformers.Qwen3ForCausalLM(config)
+        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     model = model.to_empty(device="cpu").eval()
     model.tie_weights()
     # Drawing 596 million normal numbers takes 10 s, so a few million are used over and over. Their count is prime, so
@@ -164,19 +172,14 @@ def qwen3_0_6b(seed: int = 0) -> tuple[Any, CheckpointInMemory]:
     with torch.no_grad():
         for number, (name, parameter) in enumerate(model.named_parameters()):
             numbers = noise.roll(number * 12_345)
+            numbers = 1.0 + 0.3 * numbers if name.endswith("norm.weight") else 0.04 * numbers
+            numbers = numbers.to(dtype).float()
             for part in parameter.view(-1).split(len(noise)):
                 part.copy_(numbers[: len(part)])
-            if name.endswith("norm.weight"):
-                parameter.mul_(0.3).add_(1.0)
-            else:
-                parameter.mul_(0.04)
         rotary = model.model.rotary_emb
         frequencies, _ = rotary.compute_default_rope_parameters(config)  # a buffer, which was never filled on "meta"
         rotary.inv_freq.copy_(frequencies)
-    with tempfile.TemporaryDirectory() as folder:
-        config.save_pretrained(folder)
-        ours = CheckpointInMemory(ModelConfig.from_folder(Path(folder)), model.state_dict())
-    return model, ours
+    return model
 
 
 def _print_float32(name: str, theirs: Any, ours: Model) -> None:

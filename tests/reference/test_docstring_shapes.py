@@ -50,6 +50,7 @@ def run_everything(folder, attention):
     executor = ReferenceExecutor(model, num_pages=5, page_tokens=4)
     executor.step(batch)
     executor.step(pack([SequenceTokens([9], 3, [2])]))
+    executor.hidden(batch)
     loop = sys.modules["kaishu.reference.generate"]  # its `greedy` as it is watched, not the default bound before
     list(loop.generate(model, [1, 2], RecomputeCache(), max_tokens=2, end_tokens=(), choose=loop.greedy))
     return model

@@ -120,6 +120,24 @@ def test_logits_come_for_the_rows_asked_in_the_order_asked(tiny_model):
     np.testing.assert_allclose(logits, expected, **CLOSE)
 
 
+@pytest.mark.parametrize("kind", ["dense_untied", "moe", "qwen2"])
+def test_the_hidden_state_is_transformers_last_one(kind, tiny_model, tiny_checkpoint):
+    import transformers
+
+    executor, ids = ReferenceExecutor(tiny_model(kind), num_pages=8), random_ids(320, 40)
+    their_model = transformers.AutoModel.from_pretrained(
+        tiny_checkpoint(kind), attn_implementation="eager", experts_implementation="eager"
+    )
+    with torch.inference_mode():
+        expected = their_model(torch.tensor([ids])).last_hidden_state[0, [39, 0, 7]].numpy()
+    found = executor.hidden(pack([SequenceTokens(ids, 0, range(3), wants_logits=(-1, 0, 7))]))
+    assert found.dtype == np.float32 and np.abs(expected).max() > 1
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+    executor.hidden(pack([SequenceTokens(ids[:25], 0, (4, 6, 5), wants_logits=())]))
+    rest = executor.hidden(pack([SequenceTokens([9], 0, [7]), SequenceTokens(ids[25:], 25, (4, 6, 5))]))
+    np.testing.assert_allclose(rest[1], expected[0], rtol=0, atol=1e-4)
+
+
 def test_a_chunk_that_wants_no_logits_gets_none(tiny_model):
     executor = ReferenceExecutor(tiny_model("dense_tied"), num_pages=4)
     assert executor.step(pack([SequenceTokens([1, 2, 3], 0, [1], wants_logits=())])).shape == (0, 320)
