@@ -15,10 +15,9 @@ All arithmetic is in float32 and in this order, so that values are the same to t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,9 +68,10 @@ def values(kind: str, raw: Bytes) -> NDArray[np.float32]:
     """
     parts = _parts(kind, raw)
     weights = parts.whole.astype(np.float32)
-    weights *= parts.scales[:, :, None]
-    if parts.minimums is not None:
-        weights += parts.minimums[:, :, None]
+    with np.errstate(invalid="ignore", over="ignore"):  # damaged blocks may hold infinity; their NaN is found later
+        weights *= parts.scales[:, :, None]
+        if parts.minimums is not None:
+            weights += parts.minimums[:, :, None]
     return weights.reshape(len(raw), -1)
 
 
@@ -97,23 +97,48 @@ def groups(kind: str, raw: Bytes) -> Groups | None:
 
 def _parts(kind: str, raw: Bytes) -> Parts:
     form = FORMATS[kind]
-    with np.errstate(invalid="ignore", over="ignore"):  # damaged blocks may hold infinity; their NaN is found later
+    with np.errstate(invalid="ignore", over="ignore"):
         return form.parts(np.ascontiguousarray(raw).reshape(-1, form.nbytes))
+
+
+def _field(blocks: Bytes, first: int, last: int) -> Bytes:
+    """Some bytes of each block, copied as one piece a block: ten times as fast as byte by byte.
+
+    return: [n, last - first] uint8
+    """
+    piece = {"names": ["bytes"], "formats": [f"V{last - first}"], "offsets": [first], "itemsize": blocks.shape[1]}
+    copied = blocks.view(np.dtype(piece))["bytes"].copy()  # type: ignore[call-overload]
+    return copied.view(np.uint8).reshape(len(blocks), last - first)
 
 
 def _float16(blocks: Bytes, offset: int) -> NDArray[np.float32]:
     """return: [n, 1] float32, the float16 at an offset of each block"""
-    return blocks[:, offset : offset + 2].copy().view("<f2").astype(np.float32)
+    return _field(blocks, offset, offset + 2).view("<f2").astype(np.float32)
 
 
-def _bits(packed: Bytes, shifts: Any, mask: int) -> Bytes:
-    """The same bytes at several shifts. packed: [..., b] · return: [..., len(shifts), b], the low bits of each"""
-    return (packed[..., None, :] >> np.asarray(shifts, np.uint8)[:, None]) & np.uint8(mask)
+def _bits(packed: Bytes, shifts: Iterable[int], mask: int) -> Bytes:
+    """The same bytes at several shifts.
+
+    Eight bytes are shifted as one word; what comes over from the next byte, the mask takes away.
+
+    packed: [..., b] uint8, b 4 or a multiple of 8
+    return: [..., len(shifts), b] uint8, what the mask leaves of each byte
+    """
+    shifts = tuple(shifts)
+    width = packed.shape[-1]
+    word = np.dtype(f"u{min(width, 8)}")
+    words = np.ascontiguousarray(packed).view(word).reshape(-1, width // word.itemsize)
+    found = np.empty((len(words), len(shifts), words.shape[1]), word)
+    masks = np.full(1, mask, np.uint8).repeat(word.itemsize).view(word)
+    for index, shift in enumerate(shifts):
+        for column in range(words.shape[1]):
+            np.bitwise_and(words[:, column] >> word.type(shift), masks, out=found[:, index, column])
+    return found.view(np.uint8).reshape(*packed.shape[:-1], len(shifts), width)
 
 
-def _nibbles(packed: Bytes) -> Bytes:
-    """packed: [n, 16] · return: [n, 1, 32], the low halves of all bytes, then the high ones"""
-    return _bits(packed, (0, 4), 15).reshape(len(packed), 1, GROUP)
+def _nibbles(blocks: Bytes, first: int) -> Bytes:
+    """return: [n, 1, 32], of the 16 bytes at an offset the low halves, then the high ones"""
+    return _bits(_field(blocks, first, first + 16), (0, 4), 15).reshape(len(blocks), 1, GROUP)
 
 
 def _signed(whole: Bytes, zero: int) -> NDArray[np.int8]:
@@ -125,29 +150,28 @@ def _signed(whole: Bytes, zero: int) -> NDArray[np.int8]:
 
 def _fifth_bits(blocks: Bytes, offset: int) -> Bytes:
     """return: [n, 1, 32], 16 where bit k of the 32 at an offset is set, for weight k"""
-    packed = blocks[:, offset : offset + 4].copy().view("<u4")
-    bits = (packed >> np.arange(GROUP, dtype=np.uint32)) & np.uint32(1)
-    return (bits.astype(np.uint8) << np.uint8(4))[:, None, :]
+    bits = np.unpackbits(_field(blocks, offset, offset + 4), axis=1, bitorder="little")
+    return (bits << np.uint8(4))[:, None, :]
 
 
 def _q8_0(blocks: Bytes) -> Parts:
-    return Parts(blocks[:, 2:].view(np.int8)[:, None, :], _float16(blocks, 0))
+    return Parts(_field(blocks, 2, 34).view(np.int8)[:, None, :], _float16(blocks, 0))
 
 
 def _q4_0(blocks: Bytes) -> Parts:
-    return Parts(_signed(_nibbles(blocks[:, 2:]), 8), _float16(blocks, 0))
+    return Parts(_signed(_nibbles(blocks, 2), 8), _float16(blocks, 0))
 
 
 def _q4_1(blocks: Bytes) -> Parts:
-    return Parts(_nibbles(blocks[:, 4:]).view(np.int8), _float16(blocks, 0), _float16(blocks, 2))
+    return Parts(_nibbles(blocks, 4).view(np.int8), _float16(blocks, 0), _float16(blocks, 2))
 
 
 def _q5_0(blocks: Bytes) -> Parts:
-    return Parts(_signed(_nibbles(blocks[:, 6:]) | _fifth_bits(blocks, 2), 16), _float16(blocks, 0))
+    return Parts(_signed(_nibbles(blocks, 6) | _fifth_bits(blocks, 2), 16), _float16(blocks, 0))
 
 
 def _q5_1(blocks: Bytes) -> Parts:
-    whole = _nibbles(blocks[:, 8:]) | _fifth_bits(blocks, 4)
+    whole = _nibbles(blocks, 8) | _fifth_bits(blocks, 4)
     return Parts(whole.view(np.int8), _float16(blocks, 0), _float16(blocks, 2))
 
 
@@ -156,21 +180,22 @@ _NONLINEAR = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 8
 
 
 def _iq4_nl(blocks: Bytes) -> Parts:
-    return Parts(np.array(_NONLINEAR, np.int8)[_nibbles(blocks[:, 2:])], _float16(blocks, 0))
+    return Parts(np.array(_NONLINEAR, np.int8)[_nibbles(blocks, 2)], _float16(blocks, 0))
 
 
 def _q2_k(blocks: Bytes) -> Parts:
     """Bytes: 16 with a 4-bit s and m each · 64 of 2-bit q · d · dmin. 32 bytes of q hold 128 weights, by shift."""
-    whole = _bits(blocks[:, 16:80].reshape(-1, 2, 32), (0, 2, 4, 6), 3).reshape(-1, 16, 16)
-    scales, minimums = blocks[:, :16] & 15, blocks[:, :16] >> 4
+    whole = _bits(_field(blocks, 16, 80).reshape(-1, 2, 32), (0, 2, 4, 6), 3).reshape(-1, 16, 16)
+    both = _field(blocks, 0, 16)
+    scales, minimums = both & 15, both >> 4
     return Parts(whole.view(np.int8), _float16(blocks, 80) * scales, -(_float16(blocks, 82) * minimums))
 
 
 def _q3_k(blocks: Bytes) -> Parts:
     """Bytes: 32 of q's third bits · 64 of q's low bits, as Q2_K's · 12 of 6-bit s · d. A clear third bit is -4."""
-    low = _bits(blocks[:, 32:96].reshape(-1, 2, 32), (0, 2, 4, 6), 3).reshape(-1, 8, 32)
-    third = _bits(blocks[:, :32], range(8), 1) << np.uint8(2)
-    packed = blocks[:, 96:108]
+    low = _bits(_field(blocks, 32, 96).reshape(-1, 2, 32), (0, 2, 4, 6), 3).reshape(-1, 8, 32)
+    third = _bits(_field(blocks, 0, 32), range(8), 1) << np.uint8(2)
+    packed = _field(blocks, 96, 108)
     low_scales = _bits(packed[:, :8], (0, 4), 15).reshape(-1, 16)
     high_scales = _bits(packed[:, 8:], (0, 2, 4, 6), 3).reshape(-1, 16) << np.uint8(4)
     scales = _float16(blocks, 108) * _signed(low_scales | high_scales, 32)
@@ -192,24 +217,24 @@ def _six_bit_pairs(packed: Bytes) -> tuple[Bytes, Bytes]:
 def _q4_k(blocks: Bytes) -> Parts:
     """Bytes: d · dmin · 12 of 6-bit s and m · 128 of q: 32 bytes hold one group in their low halves, the next in the
     high ones."""
-    whole = _bits(blocks[:, 16:].reshape(-1, 4, 32), (0, 4), 15).reshape(-1, 8, 32)
-    scales, minimums = _six_bit_pairs(blocks[:, 4:16])
+    whole = _bits(_field(blocks, 16, 144).reshape(-1, 4, 32), (0, 4), 15).reshape(-1, 8, 32)
+    scales, minimums = _six_bit_pairs(_field(blocks, 4, 16))
     return Parts(whole.view(np.int8), _float16(blocks, 0) * scales, -(_float16(blocks, 2) * minimums))
 
 
 def _q5_k(blocks: Bytes) -> Parts:
     """As Q4_K, with 32 bytes of fifth bits before q: bit g of byte k belongs to weight k of group g."""
-    low = _bits(blocks[:, 48:].reshape(-1, 4, 32), (0, 4), 15).reshape(-1, 8, 32)
-    whole = low | _bits(blocks[:, 16:48], range(8), 1) << np.uint8(4)
-    scales, minimums = _six_bit_pairs(blocks[:, 4:16])
+    low = _bits(_field(blocks, 48, 176).reshape(-1, 4, 32), (0, 4), 15).reshape(-1, 8, 32)
+    whole = low | _bits(_field(blocks, 16, 48), range(8), 1) << np.uint8(4)
+    scales, minimums = _six_bit_pairs(_field(blocks, 4, 16))
     return Parts(whole.view(np.int8), _float16(blocks, 0) * scales, -(_float16(blocks, 2) * minimums))
 
 
 def _q6_k(blocks: Bytes) -> Parts:
     """Bytes: 128 of q's low halves · 64 of q's two high bits · 16 of s · d. A half of the block is 64 bytes and 32."""
-    low = _bits(blocks[:, :128].reshape(-1, 2, 64), (0, 4), 15).reshape(-1, 16, 16)
-    high = _bits(blocks[:, 128:192].reshape(-1, 2, 32), (0, 2, 4, 6), 3).reshape(-1, 16, 16) << np.uint8(4)
-    return Parts(_signed(low | high, 32), _float16(blocks, 208) * blocks[:, 192:208].view(np.int8))
+    low = _bits(_field(blocks, 0, 128).reshape(-1, 2, 64), (0, 4), 15).reshape(-1, 16, 16)
+    high = _bits(_field(blocks, 128, 192).reshape(-1, 2, 32), (0, 2, 4, 6), 3).reshape(-1, 16, 16) << np.uint8(4)
+    return Parts(_signed(low | high, 32), _float16(blocks, 208) * _field(blocks, 192, 208).view(np.int8))
 
 
 FORMATS: Mapping[str, BlockFormat] = MappingProxyType(

@@ -35,10 +35,10 @@ LIARS = [
 
 
 def damaged(contents: bytes, header_bytes: int, chance: random.Random) -> bytes:
-    """One to four edits, nearly all of them in the header."""
+    """One to three edits, most of them in the header."""
     edited = bytearray(contents)
-    for _ in range(chance.randint(1, 4)):
-        span = header_bytes if chance.random() < 0.95 else len(edited)
+    for _ in range(chance.randint(1, 3)):
+        span = header_bytes if chance.random() < 0.8 else len(edited)
         start = chance.randrange(max(1, min(span, len(edited))))
         kind = chance.randrange(7)
         if kind == 0 and edited:
