@@ -1,6 +1,6 @@
 """LLM: the blocking Python API. A name goes in; completions, chats, logits, embeddings and rankings come out.
 
-Owns the assembly (folder, checkpoint, tokenizer, template, executor) and the shape of the public calls. The work
+Owns the assembly (files, checkpoint, tokenizer, template, executor) and the shape of the public calls. The work
 itself is elsewhere: generation.py runs a request, text/ makes prompts and reads answers, an Executor computes. One
 request runs at a time.
 """
@@ -8,7 +8,6 @@ request runs at a time.
 from __future__ import annotations
 
 import sys
-import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,10 +19,20 @@ from numpy.typing import NDArray
 from kaishu.batch import Executor, SequenceTokens, pack
 from kaishu.checkpoint import Checkpoint, open_checkpoint
 from kaishu.checkpoint.hub import Progress, resolve
+from kaishu.checkpoint.lora import with_adapters
 from kaishu.config import ModelConfig
 from kaishu.embedding import embed
 from kaishu.errors import ContextLengthError, InvalidParameterError, InvalidRequestError, TemplateError
-from kaishu.executors import ExecutorName, HeadName, KeyValueName, Say, WeightsName, choose, make_executor
+from kaishu.executors import (
+    ExecutorName,
+    HeadName,
+    KeyValueName,
+    Say,
+    WeightsName,
+    choose,
+    make_executor,
+    quantised_formats,
+)
 from kaishu.generation import PREFILL_CHUNK_TOKENS, Generation, Limits
 from kaishu.reranking import rerank
 from kaishu.results import ChatCompletion, ChatEnd, Completion, CompletionEnd, RerankResult, TextDelta
@@ -31,6 +40,8 @@ from kaishu.sampling import SamplingParams
 from kaishu.text.channels import ChannelCollector, ChannelDelta, ChannelParser
 from kaishu.text.template import ChatTemplate, RenderedPrompt
 from kaishu.text.tokenizer import Tokenizer
+from kaishu.text_files import template_of, tokenizer_of
+from kaishu.turns import Turns
 
 MAX_THREADS = 1024
 Message = Mapping[str, Any]
@@ -49,6 +60,9 @@ class LLM:
     device:         "cpu", or for the reference any torch device: "cuda", "mps"
     threads:        how many CPU threads compute; None for as many as can really run at once
     context_tokens: prompt and output together; None is the model's own limit
+    max_memory:     what the process may take, in bytes or such as "4GB": the context is cut to what fits; with
+                    `context_tokens`, or where the weights alone are too large, it is an OutOfMemoryError instead
+    lora:           the folder of a LoRA adapter as PEFT saves it, or several that are merged one after another
     progress:       called while a model is being downloaded, see checkpoint/hub.py
     say:            told in a sentence what takes long, as compiling kernels the first time; None: to stderr
     raises:         KaishuError of the kind that says what is wrong with the model's files, or InvalidParameterError
@@ -65,22 +79,32 @@ class LLM:
         device: str = "cpu",
         threads: int | None = None,
         context_tokens: int | None = None,
+        max_memory: int | str | None = None,
+        lora: str | Path | Sequence[str | Path] | None = None,
         progress: Progress | None = None,
         say: Say | None = None,
     ) -> None:
         if threads is not None:
             _check_integer("threads", threads, 1, MAX_THREADS)
-        self.checkpoint: Checkpoint = open_checkpoint(resolve(str(model), progress=progress))
+        self.checkpoint: Checkpoint = with_adapters(open_checkpoint(resolve(str(model), progress=progress)), lora)
         self.config: ModelConfig = self.checkpoint.config
         self.context_tokens = _checked_context(context_tokens, self.config.max_position_embeddings)
-        self.tokenizer = Tokenizer.from_folder(self.checkpoint.folder)
-        self.template = _template(self.checkpoint.folder, self.tokenizer)
-        choice = choose(self.config, executor, weights, head, device, kv=kv)
+        self.tokenizer = tokenizer_of(self.checkpoint)
+        self.template = _template(self.checkpoint, self.tokenizer)
+        formats = quantised_formats(self.checkpoint)
+        choice = choose(self.config, executor, weights, head, device, kv=kv, formats=formats)
+        self.notes: tuple[str, ...] = self.checkpoint.notes
+        if max_memory is not None:
+            from kaishu.planning import context_within
+
+            self.context_tokens, notes = context_within(
+                max_memory, self.checkpoint, choice, asked=context_tokens, threads=threads
+            )
+            self.notes += notes
         self.executor: Executor
         self.executor, self.description = make_executor(
             self.checkpoint, choice, threads=threads, context_tokens=self.context_tokens, say=say or _say_on_stderr
         )
-        self.notes: tuple[str, ...] = self.checkpoint.notes
         for note in self.notes:
             warnings.warn(note, stacklevel=2)
         num_token_ids = min(self.tokenizer.vocab_size, self.config.vocab_size)
@@ -90,7 +114,7 @@ class LLM:
             num_token_ids=num_token_ids,
             absent_token_ids=frozenset(self.tokenizer.ids_without_token(num_token_ids)),
         )
-        self._busy = threading.Lock()
+        self._turns = Turns()
 
     def generate(self, prompt: str | Sequence[int], params: SamplingParams | None = None, **fields: Any) -> Completion:
         """Continue a text, without a chat template.
@@ -324,26 +348,8 @@ class LLM:
                 raise InvalidParameterError(field, token_id, allowed)
         return [int(token_id) for token_id in ids]
 
-    def _one_at_a_time(self) -> _Turn:
-        return _Turn(self._busy)
-
-
-class _Turn:
-    """Holds the executor for one request; a second one that would mix its pages into the first is refused."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise InvalidRequestError(
-                "This LLM is still answering another request, and it answers one at a time.",
-                field="prompt",
-                hint="Finish or close the other stream first.",
-            )
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    def _one_at_a_time(self) -> Turns:
+        return self._turns
 
 
 def _merged(params: SamplingParams | None, fields: Mapping[str, Any]) -> SamplingParams:
@@ -370,10 +376,10 @@ def _checked_context(context_tokens: int | None, model_limit: int) -> int:
     return context_tokens
 
 
-def _template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | TemplateError:
+def _template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate | TemplateError:
     """The chat template, or why there is none: a base model can still complete text."""
     try:
-        return ChatTemplate.from_folder(folder, control_tokens=tokenizer.control_tokens)
+        return template_of(checkpoint, tokenizer)
     except TemplateError as error:
         return error
 

@@ -26,7 +26,8 @@ from kaishu.checkpoint.download import (
     refused,
     unavailable,
 )
-from kaishu.errors import HubUnavailableError, KaishuError, ModelNotFoundError
+from kaishu.errors import ConfigError, HubUnavailableError, KaishuError, ModelNotFoundError
+from kaishu.json_fields import read_json_object
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
@@ -84,6 +85,23 @@ def fetch(name: str, revision: str, progress: Progress | None) -> Path:
         raise _explained(problem, name, revision, api.endpoint) from problem
 
 
+def fetch_config(name: str, revision: str) -> dict[str, Any]:
+    """Download a model's config.json alone; it stays in the cache.
+
+    return: the object in it
+    raises: ModelNotFoundError, HubUnavailableError; ConfigError if it can't be parsed
+    """
+    from huggingface_hub import HfApi, hf_hub_download
+
+    endpoint = HfApi().endpoint
+    try:
+        with _no_bars():
+            path = hf_hub_download(name, "config.json", revision=revision, endpoint=endpoint)
+    except Exception as problem:
+        raise _explained(problem, name, revision, endpoint) from problem
+    return read_json_object(Path(path), ConfigError)
+
+
 @contextmanager
 def _no_bars() -> Iterator[None]:
     """Keep the client from drawing bars of its own: small files need none, and weights are reported by `progress`."""
@@ -115,6 +133,7 @@ def _remote_weight(name: str, commit: str, sibling: RepoSibling, endpoint: str) 
 def _explained(problem: Exception, name: str, revision: str, endpoint: str) -> KaishuError:
     """Our words for what went wrong in the hub's client."""
     from huggingface_hub.errors import (
+        EntryNotFoundError,
         GatedRepoError,
         HfHubHTTPError,
         HFValidationError,
@@ -135,6 +154,8 @@ def _explained(problem: Exception, name: str, revision: str, endpoint: str) -> K
         return refused(name, endpoint, 403, how=_PERMISSION)
     if isinstance(problem, RevisionNotFoundError):
         return ModelNotFoundError(f"{endpoint} has {name}, but no revision {revision!r} of it.")
+    if isinstance(problem, EntryNotFoundError) and not isinstance(problem, LocalEntryNotFoundError):
+        return ConfigError(f"{name} has no config.json, so it is no model folder.")
     if isinstance(problem, HFValidationError):
         return ModelNotFoundError(f"{name!r} is not a name a model can have: {problem}.")
     if isinstance(problem, StatusError):

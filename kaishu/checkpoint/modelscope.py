@@ -11,6 +11,8 @@ HF_HUB_OFFLINE, because offline means offline. Used by hub.py.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -58,16 +60,9 @@ def fetch(name: str, revision: str, progress: Progress | None) -> Path:
     return:   its folder in the cache
     raises:   ModelNotFoundError, HubUnavailableError, CheckpointError
     """
-    from huggingface_hub import constants
-    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # the HTTP library's own
-
-    endpoint = (os.environ.get("MODELSCOPE_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
-    if constants.HF_HUB_OFFLINE:
-        raise HubUnavailableError(
-            f"{name} is not in the local cache, and HF_HUB_OFFLINE forbids asking {endpoint}.", hint=OFFLINE_HINT
-        )
+    endpoint = _endpoint(name)
     api = f"{endpoint}/api/v1/models/{name}/repo"
-    try:
+    with _explained(name, endpoint):
         answer = get_json(f"{api}/files?{urlencode({'Revision': revision, 'Recursive': 'true'})}", _HEADERS)
         files = _listed(answer, name, revision, endpoint)
         folder = cache_folder(name, revision)
@@ -77,13 +72,46 @@ def fetch(name: str, revision: str, progress: Progress | None) -> Path:
             url = f"{api}?{urlencode({'Revision': revision, 'FilePath': file['Path']})}"
             remote = RemoteFile(file["Path"], url, file["Size"], file.get("Sha256") or None, _HEADERS)
             download(remote, folder / file["Path"], meter)
+    return folder
+
+
+def fetch_config(name: str, revision: str) -> dict[str, Any]:
+    """Ask for a model's config.json alone.
+
+    return: the object in it
+    raises: ModelNotFoundError, HubUnavailableError
+    """
+    endpoint = _endpoint(name)
+    with _explained(name, endpoint):
+        query = urlencode({"Revision": revision, "FilePath": "config.json"})
+        return get_json(f"{endpoint}/api/v1/models/{name}/repo?{query}", _HEADERS)
+
+
+def _endpoint(name: str) -> str:
+    """Where to ask. raises: HubUnavailableError where that is forbidden"""
+    from huggingface_hub import constants
+
+    endpoint = (os.environ.get("MODELSCOPE_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
+    if constants.HF_HUB_OFFLINE:
+        raise HubUnavailableError(
+            f"{name} is not in the local cache, and HF_HUB_OFFLINE forbids asking {endpoint}.", hint=OFFLINE_HINT
+        )
+    return endpoint
+
+
+@contextmanager
+def _explained(name: str, endpoint: str) -> Iterator[None]:
+    """Within this context, what goes wrong on the way is said in our words."""
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # the HTTP library's own
+
+    try:
+        yield
     except StatusError as problem:
         if problem.status in (401, 403, 404):
             raise refused(name, endpoint, problem.status, how=_PERMISSION) from None
         raise unavailable(name, endpoint, f"it answers {problem.status}") from None
     except (HTTPError, OSError) as problem:
         raise unavailable(name, endpoint, str(problem) or type(problem).__name__) from None
-    return folder
 
 
 def _listed(answer: dict[str, Any], name: str, revision: str, endpoint: str) -> dict[str, dict[str, Any]]:

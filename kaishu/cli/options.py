@@ -88,6 +88,8 @@ class ModelOptions:
     device: str | None = None
     threads: int | None = None
     context_tokens: int | None = None
+    max_memory: str | None = None
+    lora: list[str] | None = None
 
     def load(self, model: str) -> "LLM":
         """Load a model with these options.
@@ -127,6 +129,14 @@ MODEL_OPTIONS = OptionGroup(
         "threads": Annotated[int | None, _option("--threads", "CPU threads.", _MODEL, "N")],
         "context_tokens": Annotated[
             int | None, _option("--context", "Longest prompt and answer together, in tokens.", _MODEL, "TOKENS")
+        ],
+        "max_memory": Annotated[
+            str | None,
+            _option("--max-memory", "Cut the context so that all takes at most this, such as 4GB.", _MODEL, "SIZE"),
+        ],
+        "lora": Annotated[
+            list[str] | None,
+            _option("--lora", "Merge a LoRA adapter, as PEFT saves it; may be repeated.", _MODEL, "DIR"),
         ],
     },
     ModelOptions,
