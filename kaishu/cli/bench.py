@@ -120,8 +120,8 @@ def _opened(
     if shape is None:
         named = model or DEFAULT_MODEL
         return named, open_checkpoint(fetch(named)), None
+    from kaishu.byte_sizes import size
     from kaishu.checkpoint.random_weights import random_checkpoint_bytes, shape_name, write_random_checkpoint
-    from kaishu.cli.inspect import size
 
     try:
         name, num_bytes = shape_name(shape), random_checkpoint_bytes(shape, layers)
@@ -263,7 +263,7 @@ def lines_of(report: Report) -> "Iterator[Text]":
     """The model, the machine, and a row for each kind of step."""
     from rich.text import Text
 
-    from kaishu.cli.inspect import size
+    from kaishu.byte_sizes import size
     from kaishu.cli.printable import counted, printable
 
     yield Text(printable(f"{report.model}: {report.executor}, {counted(report.threads, 'thread')}"), style="bold")

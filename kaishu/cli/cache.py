@@ -52,7 +52,7 @@ def clear(
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
 ) -> None:
     """Remove packed weights and compiled kernels; what another process is packing now stays."""
-    from kaishu.cli.inspect import size
+    from kaishu.byte_sizes import size
     from kaishu.cli.printable import counted, printable
     from kaishu.cpu.store import KERNELS_FOLDER, PACKED_FOLDER, PackedStore, cache_folder
 
@@ -103,7 +103,7 @@ def kernel_files(folder: Path) -> list[tuple[Path, int]]:
 
 def _lines(folder: Path, entries: "list[PackedEntry]", kernel_sizes: list[int], now_ns: int) -> Iterator[str]:
     """The listing: a line for each kind with its total and its place, and one for each file of packed weights."""
-    from kaishu.cli.inspect import size
+    from kaishu.byte_sizes import size
     from kaishu.cli.printable import counted, printable
     from kaishu.cpu.store import KERNELS_FOLDER, PACKED_FOLDER
 

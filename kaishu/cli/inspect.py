@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kaishu.byte_sizes import size
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -167,16 +169,6 @@ def _windows(c: "ModelConfig") -> str:
     windows = {window for window in c.sliding_windows if window is not None}
     layers = sum(window is not None for window in c.sliding_windows)
     return f"; {layers} layers see the last {max(windows):,} only" if windows else ""
-
-
-def size(nbytes: int) -> str:
-    """Bytes as people say them, in powers of 1000."""
-    value, unit = float(nbytes), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 999.95:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
 def _lines(checkpoint: "Checkpoint", *, fold: bool) -> Iterator["Text"]:

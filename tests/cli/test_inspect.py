@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from kaishu.checkpoint import open_checkpoint
-from kaishu.cli.inspect import facts_of, rows_of, size
+from kaishu.cli.inspect import facts_of, rows_of
 from kaishu.cli.main import main
 from tests.checkpoint.gguf_files import write_gguf
 
@@ -108,13 +108,6 @@ def test_a_gguf_s_types_are_shown_with_what_they_are_kept_as(tiny_checkpoint, tm
     said = {tensor["name"]: tensor for tensor in json.loads(run(path, "--json"))["tensors"]}
     assert (said["model.embed_tokens.weight"]["dtype"], said["model.embed_tokens.weight"]["layout"]) == ("Q8_0", "int8")
     assert said["model.norm.weight"]["layout"] is None
-
-
-@pytest.mark.parametrize(
-    "nbytes, said", [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (999_999, "1.0 MB"), (1.2e9, "1.2 GB")]
-)
-def test_sizes_are_said_as_people_say_them(nbytes, said):
-    assert size(int(nbytes)) == said
 
 
 def test_no_weight_is_read_and_no_torch_is_imported(tiny_checkpoint):
