@@ -15,13 +15,13 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     {"errors"},
     {"json_fields", "locked_file", "byte_sizes", "memory_limits", "turns"},
-    {"rope_config"},
+    {"rope_config", "quantisation_config"},
     {"config", "batch"},
     {"sampling"},
     {"checkpoint", "text"},
     {"reference", "cpu"},
-    {"results", "text_files", "many_texts"},
-    {"embedding", "reranking"},
+    {"results", "text_files", "many_texts", "calibration_texts"},
+    {"embedding", "reranking", "quantiser"},
     {"generation", "executors", "evaluation", "evaluation_texts", "benchmark", "engine"},
     {"planning"},
     {"llm"},
@@ -37,6 +37,7 @@ ONLY_IN = {
     "transformers": ("reference/verify.py",),
     "numba": ("cpu",),
     "llvmlite": ("cpu",),
+    "PIL": ("cli/eval_plot.py",),
 }
 
 

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from kaishu.checkpoint.grouped_weights import GroupedTensor
 from kaishu.checkpoint.safetensors import StoredTensor
-from kaishu.checkpoint.stored_numbers import FLOAT_TYPES, as_float32, unpacked
+from kaishu.checkpoint.stored_numbers import FLOAT_TYPES, as_float32
 from kaishu.checkpoint.tensor_parts import TensorParts
 from kaishu.quantisation_config import QuantisationConfig
 
 PARTS = ("qweight", "qzeros", "scales")
 _PER_WORD = 8
-_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)  # at which of a word's eight places each n is
+_IN_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # the n in a word, from its lowest bits up
 
 
 def awq_tensor(parts: TensorParts, config: QuantisationConfig) -> GroupedTensor:
@@ -79,7 +79,11 @@ def _columns(tensor: StoredTensor, first: int, last: int) -> NDArray[np.int8]:
     return: [last - first, R] int8, each minus 8
     """
     start = first // _PER_WORD
-    packed = tensor.read()[:, start : -(-last // _PER_WORD)]
-    numbers = unpacked(packed, 4).reshape(*packed.shape, _PER_WORD)[:, :, _PLACES]  # [R, words, 8]
-    columns = numbers.reshape(len(packed), -1)[:, first - start * _PER_WORD : last - start * _PER_WORD]
-    return np.ascontiguousarray(columns.T)
+    packed = np.ascontiguousarray(tensor.read()[:, start : -(-last // _PER_WORD)], "<i4")
+    count, words = packed.shape
+    pieces = np.ascontiguousarray(packed.view(np.uint8).reshape(count, 4 * words).T).reshape(words, 4, count)
+    numbers = np.empty((words, _PER_WORD, count), np.int8)
+    numbers[:, _IN_ORDER[0::2]] = pieces & 15  # the lower half of each of a word's four bytes
+    numbers[:, _IN_ORDER[1::2]] = pieces >> 4
+    numbers -= 8
+    return numbers.reshape(words * _PER_WORD, count)[first - start * _PER_WORD : last - start * _PER_WORD]

@@ -167,7 +167,7 @@ def select(
     foreign = [
         f"{name} ({found[name].dtype})"
         for name, tensor in needed.items()
-        if found[name].dtype not in FLOATS and not (len(tensor.shape) == 2 and isinstance(found[name], QuantisedTensor))
+        if found[name].dtype not in FLOATS and (len(tensor.shape) != 2 or isinstance(found[name], StoredTensor))
     ]
     if foreign:
         raise CheckpointError(
