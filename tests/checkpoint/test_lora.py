@@ -17,6 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from kaishu import LLM
+from kaishu.batch import SequenceTokens, pack
 from kaishu.checkpoint import Checkpoint, open_checkpoint
 from kaishu.checkpoint.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS, with_adapter, with_adapters
 from kaishu.checkpoint.lora_tensors import MergedTensor
@@ -404,3 +406,42 @@ def damaged(edited, tiny_checkpoint):
     folder = edited()
     originals = {name: (folder / name).read_bytes() for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS)}
     return open_checkpoint(tiny_checkpoint("dense_tied")), folder, originals
+
+
+# Through LLM, on the CPU kernels.
+
+
+@pytest.mark.parametrize("weights", ["auto", "int8"])
+@pytest.mark.parametrize("case", ["all modules", "an untied embedding", "experts", "a router"])
+def test_the_kernels_compute_what_they_do_with_the_model_that_peft_has_merged_and_saved(case, weights, train, tmp_path):
+    from tests.tiny_checkpoints import write_byte_tokenizer
+
+    kind, fields = CASES[case]
+    folder, theirs = train(kind, **fields)
+    base = Path(shutil.copytree(theirs.peft_config["default"].base_model_name_or_path, tmp_path / "base"))
+    theirs.merge_and_unload().save_pretrained(tmp_path / "merged")
+    for place in (base, tmp_path / "merged"):
+        write_byte_tokenizer(place)
+    plain = LLM(base, weights=weights, threads=1).logits(IDS)
+    expected = LLM(tmp_path / "merged", weights=weights, threads=1).logits(IDS)
+    llm = LLM(base, lora=folder, weights=weights, threads=1)
+    difference = np.abs(llm.logits(IDS) - expected)  # sums in another order, which may be rounded to the next bfloat16
+    assert difference.mean() < 0.002 * np.abs(expected).max() < 0.1 * np.abs(plain - expected).mean()
+    assert ("LoRA r=" in llm.description) == (weights == "auto")
+
+
+def test_an_adapted_model_has_packed_weights_of_its_own(train, tiny_checkpoint, tmp_path, monkeypatch):
+    from kaishu.cpu.executor import CpuExecutor
+
+    base = open_checkpoint(tiny_checkpoint("dense_tied"))
+    folder, _ = train("dense_tied", target_modules=["q_proj"])
+    batch = pack([SequenceTokens(IDS, 0, range(4), (-1,))])
+    rows = []
+    for checkpoint in (base, with_adapter(base, folder), base):
+        made = CpuExecutor.from_checkpoint(
+            checkpoint, weights="stored", threads=1, context_tokens=64, packed_folder=tmp_path / "packed"
+        )
+        rows.append(made.step(batch))
+        made.close()
+    assert np.array_equal(rows[0], rows[2]) and not np.array_equal(rows[0], rows[1])
+    assert len(list((tmp_path / "packed").iterdir())) == 2
