@@ -319,3 +319,61 @@ def test_blocks_that_don_t_fill_a_row_are_refused(tiny_checkpoint: Write, tmp_pa
     assert SIZES["Q8_0"] == (32, 34)
     with pytest.raises(CheckpointError, match="has rows of 40 weights; Q8_0 has blocks of 32"):
         open_checkpoint(path)
+
+
+def test_a_real_file_has_the_weights_and_the_shape_that_transformers_reads_from_it(smollm2_file: Path) -> None:
+    """transformers decodes GGUF with the package `gguf`, gives tensors its own names and puts rows back by itself."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    theirs = AutoModelForCausalLM.from_pretrained(
+        smollm2_file.parent, gguf_file=smollm2_file.name, dtype=torch.float32, local_files_only=True
+    )
+    checkpoint = open_checkpoint(smollm2_file)
+    weights = theirs.state_dict()
+    assert {tensor.dtype for tensor in checkpoint.tensors.values()} == {"Q4_1", "Q8_0", "F32"}
+    for name, tensor in checkpoint.tensors.items():
+        assert np.array_equal(values_of(tensor), weights.pop(name).numpy()), name
+    assert set(weights) == {"lm_head.weight"} and checkpoint.config.tie_word_embeddings
+    ours = checkpoint.config
+    assert (ours.num_hidden_layers, ours.num_attention_heads, ours.num_key_value_heads, ours.head_dim) == (30, 9, 3, 64)
+    assert ours.rope.theta == theirs.config.rope_parameters["rope_theta"]
+    assert ours.rms_norm_eps == pytest.approx(theirs.config.rms_norm_eps, rel=1e-7)
+    assert ours.eos_token_ids == (theirs.config.eos_token_id,)
+
+
+@pytest.mark.parametrize(
+    "kind, options",
+    [
+        ("llama", {}),
+        ("llama3_rope", {}),
+        ("qwen2", {}),
+        ("dense_untied", {"head_dim": 128}),  # it reads neither of the two sizes and assumes these
+        ("moe_tied", {"head_dim": 128, "moe_intermediate_size": 768}),
+    ],
+)
+def test_transformers_reads_the_same_weights_from_a_tiny_file(
+    kind: str, options: dict[str, int], tiny_checkpoint: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the writer of these tests isn't wrong in the same way as the reader. It wants as many tokens as rows."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    tokens = [f"token {number}" for number in range(320)]
+    writer = Writer(tiny_checkpoint(kind, num_hidden_layers=1, **options), tmp_path / "model.gguf")
+    path = writer(monkeypatch, tokenizer__ggml__tokens=tokens)
+    theirs = AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32, local_files_only=True
+    )
+    parameters = {name: tensor.numpy() for name, tensor in theirs.state_dict().items()}
+    for name, tensor in open_checkpoint(path).tensors.items():
+        if ".experts." in name:  # in memory transformers stacks them
+            before, _, after = name.partition(".experts.")
+            number, part = after.removesuffix(".weight").split(".")
+            kept = "down_proj" if part == "down_proj" else "gate_up_proj"
+            stack = parameters[f"{before}.experts.{kept}"][int(number)]
+            half = len(stack) // 2
+            expected = {"gate_proj": stack[:half], "up_proj": stack[half:], "down_proj": stack}[part]
+        else:
+            expected = parameters[name]
+        assert np.array_equal(tensor.read(), expected), name
