@@ -15,6 +15,8 @@ from kaishu.evaluation_texts import (
     at_most,
     conversation,
     conversations,
+    have_same_tokens,
+    knows_world_of_tiny,
     passages,
     plain_text,
 )
@@ -80,10 +82,11 @@ def test_what_the_conversations_claim_is_right():
     assert sums >= 5
 
 
-def test_there_are_a_few_hundred_tokens_of_the_bundled_model_s_world(tokenizer, template):
+def test_there_are_a_thousand_tokens_of_the_bundled_model_s_world(tokenizer, template):
     texts = conversations(tokenizer, template)
     assert len(texts) == len(CONVERSATIONS)
-    assert sum(text.predicted for text in texts) >= 300
+    assert sum(text.predicted for text in texts) >= 1000
+    assert all(text.first_predicted == 1 for text in texts), "questions count, too"
     assert all(len(text.token_ids) < 300 for text in texts), "as long as what it has learnt from"
 
 
@@ -91,3 +94,9 @@ def test_the_passages_are_long_enough_for_the_default_and_in_two_languages(token
     assert sum(map(len, PASSAGES)) > 2000
     assert any("子曰" in text for text in PASSAGES) and any("Rabbit" in text for text in PASSAGES)
     assert [tokenizer.decode(text.token_ids) for text in passages(tokenizer)] == list(PASSAGES)
+
+
+def test_a_model_knows_the_world_of_tiny_if_it_has_its_tokens(tokenizer, tiny_checkpoint):
+    other = Tokenizer.from_folder(tiny_checkpoint("dense_tied", with_tokenizer=True))
+    assert knows_world_of_tiny(Tokenizer.from_folder(TINY)) and not knows_world_of_tiny(other)
+    assert have_same_tokens(other, other) and not have_same_tokens(tokenizer, other)

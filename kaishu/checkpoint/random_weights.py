@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import NormalDist
@@ -20,8 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kaishu.checkpoint.names import NeededTensor, needed_tensors
-from kaishu.config import config_from_json, folder_contents
-from kaishu.errors import CheckpointError, InvalidParameterError
+from kaishu.checkpoint.stored_numbers import bfloat16_bits
+from kaishu.checkpoint.writing import NewTensor, TensorFile, new_folder
+from kaishu.config import config_from_json
+from kaishu.errors import InvalidParameterError
 
 STANDARD_DEVIATION = 0.02  # what Qwen3's own config.json calls initializer_range
 _ONE = 0x3F80  # 1.0 in bfloat16
@@ -161,40 +162,22 @@ def write_random_checkpoint(folder: Path, shape: str, layers: int | None = None,
     """
     raw = shape_config(shape, layers)
     needed = needed_tensors(config_from_json(raw))
-    try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            found = folder_contents(folder) if folder.is_dir() else "a file"
-            raise CheckpointError(f"{folder} already holds {found}; a random model needs a new or an empty folder.")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".random-weights-", dir=folder.parent) as unfinished:
-            written = Path(unfinished, "model")
-            written.mkdir()
-            (written / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
-            _write_tensors(written / "model.safetensors", needed, np.random.default_rng(seed))
-            written.rename(folder)
-    except OSError as problem:
-        size = sum(_nbytes(tensor) for tensor in needed.values())
-        raise CheckpointError(
-            f"{folder}, {size:,} bytes of random weights, can't be written: {problem.strerror or problem}."
-        ) from None
+    size = sum(_nbytes(tensor) for tensor in needed.values())
+    with new_folder(folder, "random weights", size) as unfinished:
+        (unfinished / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
+        _write_tensors(unfinished / "model.safetensors", needed, np.random.default_rng(seed))
     return folder
 
 
 def _write_tensors(path: Path, needed: Mapping[str, NeededTensor], random: np.random.Generator) -> None:
-    """Write a safetensors file (its form is described in safetensors.py) with random values for the needed tensors."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, tensor in needed.items():
-        start, end = end, end + _nbytes(tensor)
-        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [start, end]}
-    encoded = json.dumps(header, separators=(",", ":")).encode()
-    encoded += b" " * (-len(encoded) % 8)  # so that the tensors' bytes are aligned
+    """Write a safetensors file with random values for the needed tensors."""
     table = _normal_table()
-    with path.open("wb") as file:
-        file.write(len(encoded).to_bytes(8, "little") + encoded)
-        for tensor in needed.values():
+    with TensorFile(path, {name: NewTensor("BF16", tensor.shape) for name, tensor in needed.items()}) as file:
+        for name, tensor in needed.items():
+            start = 0
             for values in _values(tensor, table, random):
-                file.write(values.astype("<u2", copy=False).data)
+                file.write(name, values, start)
+                start += values.size
 
 
 def _values(
@@ -220,8 +203,7 @@ def _normal_table() -> NDArray[np.uint16]:
     """
     normal = NormalDist(0.0, STANDARD_DEVIATION)
     quantiles = np.array([normal.inv_cdf((i + 0.5) / 65_536) for i in range(65_536)], np.float32)
-    bits = quantiles.view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)  # rounded to the nearest, ties to even
+    return bfloat16_bits(quantiles)
 
 
 def _nbytes(tensor: NeededTensor) -> int:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kaishu.cli import bench, cache, chat, embed, generate, inspect, plan, pull, rerank, tokenize, verify
+from kaishu.cli import bench, cache, chat, embed, generate, inspect, plan, pull, quantize, rerank, tokenize, verify
 from kaishu.cli import eval as evaluation
 from kaishu.cli.options import as_typed
 from kaishu.cli.printable import printable
@@ -42,6 +42,7 @@ def build_app() -> typer.Typer:
     app.command("tokenize")(tokenize.tokenize)
     app.command("pull")(pull.pull)
     app.command("verify")(verify.verify)
+    app.command("quantize")(quantize.quantize)
     app.command("plan")(plan.plan)
     app.command("bench")(bench.bench)
     app.command("eval")(evaluation.evaluate)
