@@ -1,6 +1,6 @@
 """The Qwen3 family and Qwen2.5 at their real sizes: one layer each, random weights, against transformers.
 
-    KAISHU_LONG_TESTS=1 pytest tests/test_family_shapes.py -s      all shapes, and prints the errors (6 GB, minutes)
+    KAISHU_LONG_TESTS=1 pytest tests/test_family_shapes.py -s      all shapes, and prints the errors (4 GB, some minutes)
 
 Widths, heads and experts are those of the published configs; only layers are left out, and most of the vocabulary,
 whose rows are all treated alike. That whole models of these sizes have the published number of parameters is tested in
@@ -64,6 +64,7 @@ def test_a_layer_of_real_size_loads_equals_transformers_and_runs_on_the_kernels(
     expected = their_logits(theirs, ids)
     assert expected.std() > 0.5, "logits all near zero would prove little"
     theirs.to(torch.bfloat16).save_pretrained(tmp_path)
+    their_error = np.abs((their_logits(theirs, ids) - expected).numpy())
     del theirs
 
     checkpoint = open_checkpoint(tmp_path)
@@ -75,10 +76,13 @@ def test_a_layer_of_real_size_loads_equals_transformers_and_runs_on_the_kernels(
     model = packed_model(checkpoint, Kernels(cache_folder() / KERNELS_FOLDER), "bf16")
     executor = model.executor(threads=2, num_pages=4)
     found = logits_of(executor, ids)
-    error = found - expected.numpy()
-    relative = float(np.sqrt(np.square(error).mean()) / expected.std())
-    print(f"\n{shape:14} float32 max |Δ| {float32_error:.1e}, kernels in bf16: error/σ {relative:.2e}", end=" ")
-    assert relative < 0.02
+    error = np.abs(found - expected.numpy())
+    print(
+        f"\n{shape:13} σ {expected.std():.2f}; |Δ| of the reference in float32: at most {float32_error:.1e}; "
+        f"mean in bf16: kernels {error.mean():.5f}, transformers {their_error.mean():.5f}",
+        end=" ",
+    )
+    assert error.mean() < 0.8 * their_error.mean()
 
     # One at a time has the same bits, at these widths too.
     cut = [executor.step(pack([SequenceTokens([token], i, range(4))]))[0] for i, token in enumerate(ids[:8])]
