@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from kaishu.benchmark import Work, step_cost
 from kaishu.byte_sizes import parse_size, size
 from kaishu.checkpoint import Checkpoint
-from kaishu.checkpoint.quantised import QuantisedTensor
+from kaishu.checkpoint.safetensors import StoredTensor
 from kaishu.cpu.buffers import StepBuffers
 from kaishu.cpu.layout import Layout
 from kaishu.cpu.packing import plan_stored
@@ -31,7 +31,7 @@ from kaishu.generation import PREFILL_CHUNK_TOKENS
 # vocabulary the second, in the tokenizer and in what the sampler looks at.
 PROCESS_BYTES = 105_000_000
 PROCESS_BYTES_PER_TOKEN_ID = 600
-DECODING_BYTES = 96_000_000  # a few rows of a quantised tensor as float32, and what they are made from
+DECODING_BYTES = 48_000_000  # a few rows of a quantised tensor as float32, and what they are made from
 FEWEST_TOKENS = 256  # a context below this is of no use, so it isn't what a bound on memory leads to
 
 
@@ -161,7 +161,7 @@ def plan_model(
 def _loading_bytes(checkpoint: Checkpoint) -> int:
     """Of the tensors, one at a time: the pages of the file that it is read from, and rows that are decoded."""
     tensors = checkpoint.tensors.values()
-    decoding = DECODING_BYTES if any(isinstance(tensor, QuantisedTensor) for tensor in tensors) else 0
+    decoding = DECODING_BYTES if any(not isinstance(tensor, StoredTensor) for tensor in tensors) else 0
     return max(tensor.nbytes for tensor in tensors) + decoding
 
 
