@@ -134,7 +134,7 @@ def _no_weights(folder: Path) -> CheckpointError:
     if any(name.endswith(".safetensors") for name in names):
         hint = "Shards need their index. " + RESUME_HINT
         if any(name.startswith("adapter_") for name in names):
-            hint = "An adapter is not a model: merge it into its base model first and save that."
+            hint = "An adapter is not a model: open its base model, and give the adapter with --lora."
         return CheckpointError(f"{what}. It holds: {folder_contents(folder)}.", hint=hint)
     if any(name.endswith(".gguf") for name in names):
         return CheckpointError(f"{what}, only GGUF: {folder_contents(folder)}.", hint=GGUF_HINT)

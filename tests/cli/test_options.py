@@ -32,7 +32,8 @@ def test_what_is_given_arrives():
     expected = SamplingParams(**{**given, "logit_bias": {3: -5.0, 4: 1.5}})
     assert SAMPLING_OPTIONS.gather(**given) == expected
     loading = {
-        "weights": "bf16", "head": "int8", "executor": "cpu", "device": "cpu", "threads": 1, "context_tokens": 64
+        "weights": "bf16", "head": "int8", "executor": "cpu", "device": "cpu", "threads": 1, "context_tokens": 64,
+        "max_memory": "4GB", "lora": ["one", "two"],
     }  # fmt: skip
     assert MODEL_OPTIONS.gather(**loading) == ModelOptions(**loading)
 
