@@ -31,6 +31,9 @@ def test_each_row_is_that_of_its_whole_text_and_steps_are_bounded(lengths, page_
     for text, row in zip(texts, found, strict=True):
         np.testing.assert_array_equal(row, state_of(text))
     assert all(len(step.token_ids) <= STEP_TOKENS for step in executor.steps)
+    for step in executor.steps:  # its texts are computed at the same time, so none may write into another's pages
+        pages = step.page_table[step.page_table >= 0]
+        assert len(np.unique(pages)) == len(pages)
     if spare_pages * page_tokens >= 2 * CONTEXT:  # pages are no limit, so every step but the last is full
         assert all(len(step.token_ids) == STEP_TOKENS for step in executor.steps[:-1])
 
