@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from kaishu.batch import Executor
-from kaishu.checkpoint import Checkpoint
-from kaishu.checkpoint.quantised import QuantisedTensor
+from kaishu.checkpoint import Checkpoint, StoredTensor
 from kaishu.config import ModelConfig
 from kaishu.errors import InvalidParameterError, MissingDependencyError
 
@@ -72,7 +71,7 @@ def choose(
 
 def quantised_formats(checkpoint: Checkpoint) -> str:
     """The formats of a checkpoint's quantised tensors, the most frequent first; "" if there are none."""
-    counts = Counter(tensor.dtype for tensor in checkpoint.tensors.values() if isinstance(tensor, QuantisedTensor))
+    counts = Counter(tensor.dtype for tensor in checkpoint.tensors.values() if not isinstance(tensor, StoredTensor))
     return ", ".join(f"{count:,} {dtype}" for dtype, count in counts.most_common())
 
 

@@ -126,7 +126,7 @@ def _ranges(numbers: list[int]) -> str:
 
 def facts_of(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
     """What there is to say about the whole model, as pairs of a name and a sentence."""
-    from kaishu.checkpoint.quantised import QuantisedTensor
+    from kaishu.checkpoint import StoredTensor
 
     c = checkpoint.config
     heads = f"{c.num_attention_heads} query heads × {c.head_dim}, {c.num_key_value_heads} key/value heads"
@@ -146,7 +146,7 @@ def facts_of(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
         ("weights", f"{size(checkpoint.nbytes)} in the files, {', '.join(dtypes)}"),
         ("KV cache", f"{c.kv_bytes_per_token(2):,} bytes a token in bf16, {c.kv_bytes_per_token(4):,} in float32"),
     ]
-    quantised = [tensor for tensor in checkpoint.tensors.values() if isinstance(tensor, QuantisedTensor)]
+    quantised = [tensor for tensor in checkpoint.tensors.values() if not isinstance(tensor, StoredTensor)]
     if quantised:
         kept = sorted({f"{tensor.dtype} as {tensor.layout}" for tensor in quantised})
         facts.insert(7, ("kept", ", ".join(kept)))
@@ -198,8 +198,8 @@ def _lines(checkpoint: "Checkpoint", *, fold: bool) -> Iterator["Text"]:
 
 def inspection_json(checkpoint: "Checkpoint") -> dict[str, Any]:
     """Everything as plain JSON values: the config, the totals, and every tensor unfolded."""
+    from kaishu.checkpoint import StoredTensor
     from kaishu.checkpoint.names import needed_tensors
-    from kaishu.checkpoint.quantised import QuantisedTensor
 
     c, needed = checkpoint.config, needed_tensors(checkpoint.config)
     return {
@@ -216,7 +216,7 @@ def inspection_json(checkpoint: "Checkpoint") -> dict[str, Any]:
                 "shape": list(tensor.shape),
                 "dtype": tensor.dtype,
                 "bytes": tensor.nbytes,
-                "layout": tensor.layout if isinstance(tensor, QuantisedTensor) else None,
+                "layout": None if isinstance(tensor, StoredTensor) else tensor.layout,
                 "meaning": needed[name].meaning,
             }
             for name, tensor in checkpoint.tensors.items()

@@ -7,7 +7,7 @@ the way back: what the kernels compute with, as float32. Called by executor.py w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -38,7 +38,7 @@ def plan_stored(
     stored: dict[str, WeightKind] = {
         name.removesuffix(".weight"): tensor.layout
         for name, tensor in checkpoint.tensors.items()
-        if isinstance(tensor, QuantisedTensor)
+        if not isinstance(tensor, StoredTensor)
     }
     if head == "stored":
         head = stored.get("model.embed_tokens" if checkpoint.config.tie_word_embeddings else "lm_head", "bf16")
@@ -162,6 +162,7 @@ def copy_tensor(tensor: Tensor, target: NDArray[np.uint8], ranks: Ranks, kernels
     raises: CheckpointError when the tensor can't be read
     """
     columns = tensor.shape[1]
+    parts: Iterable[tuple[int, _Source]]
     if isinstance(tensor, StoredTensor):
         parts = [(0, _Source(*bits_of(tensor)))]
     else:
@@ -202,7 +203,7 @@ def bits_of(tensor: StoredTensor) -> tuple[NDArray[Any], int]:
 
 def as_float32(tensor: Tensor) -> NDArray[np.float32]:
     """A whole tensor widened to float32."""
-    if isinstance(tensor, QuantisedTensor):
+    if not isinstance(tensor, StoredTensor):
         return tensor.values(0, tensor.shape[0])
     array = tensor.read()
     if tensor.dtype == "BF16":

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kaishu.checkpoint.quantised import QuantisedTensor
+from kaishu.checkpoint import StoredTensor
 from kaishu.errors import InvalidParameterError
 from kaishu.reference.linear import Linear
 
 if TYPE_CHECKING:
-    from kaishu.checkpoint import StoredTensor
+    from kaishu.checkpoint.quantised import QuantisedTensor
 
 DtypeName = Literal["float32", "bfloat16"]
 
@@ -48,7 +48,7 @@ def to_torch(stored: StoredTensor | QuantisedTensor) -> Tensor:
 
     numpy has no bfloat16: its bits arrive as uint16 and are viewed, not converted.
     """
-    if isinstance(stored, QuantisedTensor):
+    if not isinstance(stored, StoredTensor):
         return torch.from_numpy(np.array(stored.values(0, stored.shape[0])))
     array = np.array(stored.read())  # the copy: what is read may be a read-only view of the file
     if stored.dtype == "BF16":
