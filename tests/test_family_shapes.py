@@ -1,6 +1,6 @@
 """The Qwen3 family and Qwen2.5 at their real sizes: one layer each, random weights, against transformers.
 
-    KAISHU_LONG_TESTS=1 pytest tests/test_family_shapes.py -s      all shapes, and prints the errors (4 GB, some minutes)
+    KAISHU_LONG_TESTS=1 pytest tests/test_family_shapes.py -s     all shapes, and prints the errors (4 GB, some minutes)
 
 Widths, heads and experts are those of the published configs; only layers are left out, and most of the vocabulary,
 whose rows are all treated alike. That whole models of these sizes have the published number of parameters is tested in
