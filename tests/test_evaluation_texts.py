@@ -82,10 +82,10 @@ def test_what_the_conversations_claim_is_right():
     assert sums >= 5
 
 
-def test_there_are_a_thousand_tokens_of_the_bundled_model_s_world(tokenizer, template):
+def test_there_are_nine_hundred_tokens_of_the_bundled_model_s_world(tokenizer, template):
     texts = conversations(tokenizer, template)
     assert len(texts) == len(CONVERSATIONS)
-    assert sum(text.predicted for text in texts) >= 1000
+    assert sum(text.predicted for text in texts) >= 900
     assert all(text.first_predicted == 1 for text in texts), "questions count, too"
     assert all(len(text.token_ids) < 300 for text in texts), "as long as what it has learnt from"
 

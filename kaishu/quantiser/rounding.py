@@ -132,20 +132,27 @@ def rounded(weights: Floats, form: Form, *, search: bool = True) -> Groups:
     """
     rows, columns = weights.shape
     split = np.ascontiguousarray(weights).reshape(-1, GROUP)  # [n·K/32, 32]
-    scales = best_scales(split, unknown_importance(split), form) if search else nearest_scales(split, form)
+    scales = best_scales(split, unknown_importance(split, form), form) if search else nearest_scales(split, form)
     whole = whole_numbers(split, scales, form)
     return Groups(
         whole.astype(np.int8).reshape(rows, columns), scales.astype(np.float16).reshape(rows, columns // GROUP)
     )
 
 
-def unknown_importance(weights: Floats) -> Floats:
-    """How much errors matter while nothing is known of what enters: all of them alike.
+def unknown_importance(weights: Floats, form: Form) -> Floats:
+    """How much errors matter while nothing is known of what enters: for int4, w² and the group's mean of it.
 
     weights: [n, 32] float32
-    return:  [1, 32] float32
+    return:  [n, 32] or [1, 32] float32
+
+    If all errors mattered alike, the largest weight of a group would often be cut off by several percent, and on real
+    models the divergence grows although the squared error shrinks: much depends on the inputs of large weights. In
+    int8 nothing is cut off by more than the errors are, so there they are all alike.
     """
-    return np.ones((1, weights.shape[1]), np.float32)
+    if form.name == "int8":
+        return np.ones((1, weights.shape[1]), np.float32)
+    squares = np.square(weights)
+    return np.asarray(squares + squares.mean(axis=1, keepdims=True), np.float32)
 
 
 def values_of(groups: Groups) -> Floats:

@@ -55,10 +55,11 @@ def cache(monkeypatch, tmp_path) -> None:
 
 
 @pytest.fixture
-def rerun(tiny, cache, monkeypatch, capfd):
+def rerun(tiny, cache, monkeypatch, capfd, tmp_path):
     """`rerun(block)`: the same block with what is printed today."""
     monkeypatch.setattr("kaishu.cli.options.ModelOptions.load", lambda _options, _model: tiny)
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)  # what commands write
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
     def rerun(block: str) -> str:

@@ -67,7 +67,7 @@ def test_int4_without_a_text_costs_less_than_rounding_to_the_nearest(tiny, made)
     assert divergence(tiny, made("int4")) < divergence(tiny, weights="int4")
 
 
-@pytest.mark.parametrize("options", [("int8",), ("int8", "--calibrate", "auto")])
+@pytest.mark.parametrize("options", [("int8",), ("int8", "--calibrate", "auto", "--tokens", "4000")])
 def test_int8_costs_next_to_nothing(tiny, made, options):
     assert divergence(tiny, made(*options)) <= 0.002
 
@@ -81,10 +81,12 @@ def test_what_is_written_is_run_as_stored_and_still_answers(made):
 
 
 def test_the_report_says_what_was_done_and_what_was_not(capsys, tmp_path):
-    code, out, err = command(capsys, "tiny", tmp_path / "out", "--calibrate", "auto", "--threads", 1)
+    code, out, err = command(capsys, "tiny", tmp_path / "out", "--calibrate", "auto", "--tokens", 4000, "--threads", 1)
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert re.match(r"tiny → .*/out: int4, calibrated with 1\d,\d{3} tokens of the bundled model's world$", lines[0])
+    assert re.match(
+        r"tiny → .*/out: int4, calibrated with 4,000 of 15,\d{3} tokens of the bundled model's world$", lines[0]
+    )
     assert re.match(
         r"weights  5\.1 MB → 2\.0 MB: 1\.2 MB of linear layers, 4\.50 bits a weight; 829\.1 kB kept", lines[1]
     )
