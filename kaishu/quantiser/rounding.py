@@ -151,7 +151,8 @@ def unknown_importance(weights: Floats, form: Form) -> Floats:
     """
     if form.name == "int8":
         return np.ones((1, weights.shape[1]), np.float32)
-    squares = np.square(weights)
+    with np.errstate(over="ignore"):  # infinite ones have no scale in float16 either, which is then said
+        squares = np.square(weights)
     return np.asarray(squares + squares.mean(axis=1, keepdims=True), np.float32)
 
 

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kaishu.quantiser.rounding import FORMS, best_scales, nearest_scales, rounded, values_of, whole_numbers
+from kaishu.quantiser.rounding import (
+    FORMS,
+    best_scales,
+    nearest_scales,
+    rounded,
+    unknown_importance,
+    values_of,
+    whole_numbers,
+)
 
 INT4, INT8 = FORMS["int4"], FORMS["int8"]
 forms = pytest.mark.parametrize("form", [INT4, INT8], ids=["int4", "int8"])
@@ -89,6 +97,13 @@ def test_weights_that_are_zero_or_too_small_for_a_scale_stay_finite(form, value)
 @forms
 def test_weights_beyond_float16_give_a_scale_that_says_so(form):
     assert not np.isfinite(rounded(np.full((1, 32), 1e30, np.float32), form).scales).all()
+
+
+def test_without_a_text_large_weights_matter_more_in_int4_alone(rng):
+    weights = rng.normal(size=(4, 32)).astype(np.float32)
+    found = unknown_importance(weights, INT4)
+    np.testing.assert_allclose(found, weights**2 + (weights**2).mean(axis=1)[:, None], rtol=1e-6)
+    assert (unknown_importance(weights, INT8) == 1).all()
 
 
 @forms
