@@ -27,6 +27,7 @@ LEFT, RIGHT, TOP, BOTTOM = 70, 170, 64, 52  # margins; at the right there is roo
 INK, PALE, ACCENT = "#222222", "#bbbbbb", "#b5352c"
 SMALLEST = 1e-12  # nats; what is less, such as the same model's zero, is drawn there
 _LINE_HEIGHT = 14
+_LETTER_WIDTH = 6.5
 _PNG_SCALE = 2
 
 
@@ -116,25 +117,45 @@ def shapes_of(evaluation: Evaluation) -> Iterator[Shape]:
         yield Label(x(at), HEIGHT - BOTTOM + 16, size(round(at)), "middle", 11)
     yield Line(LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT, HEIGHT - BOTTOM)
     yield Label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, "weights in memory", "middle", 11, "#555555")
-    taken: list[tuple[float, float]] = []
-    for form in sorted(forms, key=lambda form: -form.comparison.kl_mean):
-        mean, largest = _means(form)
-        yield Line(x(form.bytes), y(mean), x(form.bytes), y(largest), ACCENT)
-        yield Dot(x(form.bytes), y(mean))
-        place = _free_place(x(form.bytes) + 9, y(mean), taken)
-        taken.append(place)
-        yield Label(*place, form.label)
+    bars = [
+        Line(x(form.bytes), y(largest), x(form.bytes), y(mean), ACCENT)
+        for form in forms
+        for mean, largest in [_means(form)]
+    ]
+    labels: list[Label] = []
+    for form, bar in sorted(zip(forms, bars, strict=True), key=lambda pair: pair[1].y2):
+        yield bar
+        yield Dot(bar.x2, bar.y2)
+        labels.append(_placed(bar, form.label, labels, bars))
+    yield from labels
 
 
 def _means(form: Form) -> tuple[float, float]:
     return form.comparison.kl_mean, max(form.comparison.kl_99_percent, form.comparison.kl_mean)
 
 
-def _free_place(x: float, y: float, taken: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Where a label lies on no other: as far down as needed."""
-    while any(abs(y - other_y) < _LINE_HEIGHT and abs(x - other_x) < RIGHT for other_x, other_y in taken):
+def _placed(dot: Line, text: str, labels: Sequence[Label], bars: Sequence[Line]) -> Label:
+    """A form's label where it lies neither on another nor on a bar or its dot: at the right, the left, or below."""
+    y = dot.y2
+    while True:
+        for label in (Label(dot.x2 + 9, y, text), Label(dot.x2 - 9, y, text, "end")):
+            start, end = _span(label)
+            on_label = any(
+                abs(y - other.y) < _LINE_HEIGHT and start < _span(other)[1] and _span(other)[0] < end
+                for other in labels
+            )
+            on_bar = any(
+                start - 4 < bar.x1 < end + 4 and bar.y1 - _LINE_HEIGHT / 2 < y < bar.y2 + _LINE_HEIGHT for bar in bars
+            )
+            if not on_label and not on_bar:
+                return label
         y += _LINE_HEIGHT / 2
-    return x, y
+
+
+def _span(label: Label) -> tuple[float, float]:
+    """From where to where a label reaches, about."""
+    width = _LETTER_WIDTH * len(label.text)
+    return (label.x, label.x + width) if label.anchor == "start" else (label.x - width, label.x)
 
 
 def _drawable(text: str) -> str:
