@@ -33,6 +33,7 @@ class StepBuffers:
         self._room = (0, 0, 0)
         self._arrays: list[NDArray[Any]] = []
         self.logits: NDArray[np.float32] = np.zeros((0, 0), np.float32)
+        self.hidden: NDArray[np.float32] = np.zeros((0, 0), np.float32)
         self.record: Any = None
         self.make_room(1, 1, 1)
 
@@ -79,9 +80,10 @@ class StepBuffers:
         inner = layout.packed[dense[0][GATE]].padded_rows if dense else GROUP
         qkv = sum(layout.packed[layout.layers[0][which]].padded_rows for which in (QUERY, KEY, VALUE))
         hidden = padded(config.hidden_size, GROUP)
+        self.hidden = self._zeros(rows, hidden)
         self.logits = self._zeros(logit_rows, layout.packed[layout.head].padded_rows)
         return {
-            "hidden": self._matrix(rows, hidden),
+            "hidden": matrix(self.hidden),
             "normed": self._activations(max(rows, logit_rows), hidden),
             "qkv": self._matrix(rows, qkv),
             "attended": self._activations(rows, config.query_size),

@@ -6,7 +6,6 @@ arguments. Knows nothing of requests. Driven by llm.py (later by engine/); refer
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -174,18 +173,11 @@ class CpuExecutor:
         config = self._layout.config
         offset, length = self._layout.vectors["model.norm.weight"]
         weight = view(self._memory, offset, np.float32, (length,))[: config.hidden_size]  # [D]
-        x = self._residual(len(batch.token_ids))[batch.logit_rows, : config.hidden_size]  # [R, D]
+        x = self._buffers.hidden[batch.logit_rows, : config.hidden_size]  # [R, D]
         x = np.ascontiguousarray(x)  # numpy adds each row up in the same order, then
         mean = np.mean(np.square(x), axis=-1, keepdims=True)  # [R, 1]
         normed: NDArray[np.float32] = x * (np.float32(1) / np.sqrt(mean + np.float32(config.rms_norm_eps))) * weight
         return normed
-
-    def _residual(self, rows: int) -> NDArray[np.float32]:
-        """[rows, at least D] float32: what the last layer left, where it lies."""
-        place = self._buffers.record["hidden"]
-        width = int(place["width"])
-        memory = (ctypes.c_float * (rows * width)).from_address(int(place["at"]))
-        return np.frombuffer(memoryview(memory), np.float32).reshape(rows, width)
 
     def _compute(self, batch: TokenBatch) -> None:
         """Run the kernels; what they leave is in the buffers until the next step."""

@@ -72,7 +72,7 @@ def test_the_tests_of_the_instructions_pass_in_every_form_that_this_cpu_can_run(
             "tests/cpu/test_products.py",
             "tests/cpu/test_linear.py",
         ]  # else only one of vector.py's loads differs
-    options = ("-q", "-x", "-p", "no:cacheprovider")
+    options = ("-q", "-x", "-n", "0", "-p", "no:cacheprovider")
     said = run("-c", program, *options, *files, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES=features)
     assert said.startswith(f"{target}\n") and re.search(r"^\d+ passed", said, re.MULTILINE)
 

@@ -23,6 +23,7 @@ import transformers
 from torch import Tensor
 
 from kaishu.batch import SequenceTokens, pack
+from kaishu.checkpoint import StoredTensor
 from kaishu.config import ModelConfig
 from kaishu.reference.caches import Cache, ContiguousCache, RecomputeCache
 from kaishu.reference.generate import generate
@@ -33,25 +34,18 @@ POSITIONS = 64
 NEW_TOKENS = 64
 
 
-@dataclass(frozen=True)
-class TensorInMemory:
+class TensorInMemory(StoredTensor):
     """A tensor of another model, as a checkpoint would offer it; counts how often it is read."""
 
-    name: str
-    tensor: Tensor
-    reads: list[str]
-
-    @property
-    def dtype(self) -> str:
-        return {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}[self.tensor.dtype]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.tensor.shape)
+    def __init__(self, name: str, tensor: Tensor, reads: list[str]) -> None:
+        dtype = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}[tensor.dtype]
+        super().__init__(name, dtype, tuple(tensor.shape), Path("nowhere"), 0)
+        object.__setattr__(self, "contents", (tensor, reads))  # it is frozen
 
     def read(self) -> np.ndarray:
-        self.reads.append(self.name)
-        tensor = self.tensor.detach()
+        tensor, reads = self.contents
+        reads.append(self.name)
+        tensor = tensor.detach()
         return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 

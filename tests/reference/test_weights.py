@@ -1,9 +1,12 @@
 """Stored tensors become torch tensors bit for bit, in memory of their own; devices and dtypes are spelt one way."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+from kaishu.checkpoint import StoredTensor
 from kaishu.errors import InvalidParameterError
 from kaishu.reference.weights import to_torch, torch_device, torch_dtype
 from tests.reference.parity import TensorInMemory, our_model
@@ -19,15 +22,14 @@ def test_every_bit_arrives(dtype, rng):
 
 
 def test_the_tensor_owns_its_memory_even_if_the_file_is_mapped_read_only():
-    class Mapped:
-        dtype = "F32"
+    class Mapped(StoredTensor):
         array = np.arange(4, dtype=np.float32)
 
         def read(self):
             self.array.flags.writeable = False
             return self.array
 
-    tensor = to_torch(Mapped())
+    tensor = to_torch(Mapped("x", "F32", (4,), Path("nowhere"), 0))
     tensor.add_(1)
     assert Mapped.array.tolist() == [0, 1, 2, 3]
 
