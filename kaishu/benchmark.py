@@ -263,11 +263,21 @@ def measure_limits(
     memory_bytes: how much to read in one try; None for four times the caches, and 256 MB at least
     """
     from kaishu.cpu.kernels import Kernels
-    from kaishu.cpu.measure import PIECE_FLOATS, Arithmetic, multiply, read_through, turn_operations
+    from kaishu.cpu.measure import (
+        MULTIPLY,
+        PIECE_FLOATS,
+        READ,
+        Arithmetic,
+        multiply,
+        read_through,
+        turn_operations,
+    )
     from kaishu.cpu.store import KERNELS_FOLDER, cache_folder
     from kaishu.cpu.threads import Ranks
 
     kernels, ranks = Kernels((cache or cache_folder()) / KERNELS_FOLDER), Ranks(threads)
+    for entry in (READ, MULTIPLY):
+        kernels.load(entry)  # before any time is taken: it may have to be compiled
     pieces = max(1, (memory_bytes or max(4 * _largest_cache_bytes(), _SMALLEST_MEMORY)) // (4 * PIECE_FLOATS))
     memory = np.ones(pieces * PIECE_FLOATS, np.float32)
     reading = _best_seconds(lambda: read_through(kernels, ranks, memory), clock, repeats)

@@ -189,6 +189,15 @@ def test_the_limits_are_bytes_and_operations_over_the_time_that_was_taken():
     assert limits.operations_per_second == {form: 2 * 4096 * turn_operations(form) for form in forms}
 
 
+def test_kernels_are_compiled_before_any_time_is_taken(monkeypatch):
+    from kaishu.cpu.kernels import Kernels
+
+    events, load, clock = [], Kernels.load, Clock()
+    monkeypatch.setattr(Kernels, "load", lambda self, entry: (events.append(entry.name), load(self, entry))[1])
+    measure_limits(1, clock=lambda: (events.append("clock"), clock())[1], memory_bytes=4 << 20, repeats=1)
+    assert events[: events.index("clock")] == ["read", "multiply"]
+
+
 def test_the_peak_of_memory_grows_with_what_is_touched_and_stays():
     before = peak_memory_bytes()
     block = np.ones(max(before, 64 << 20) // 8)
