@@ -12,7 +12,15 @@ from kaishu.reference.caches import ContiguousCache, PagedCache, RecomputeCache
 from tests.reference.parity import our_logits, random_ids
 
 KINDS = ["dense_tied", "moe", "sliding_window", "odd_head_dim"]
-CLOSE = {"rtol": 0, "atol": 1e-4}  # float32 rounding of logits up to about 15; seen in thousands of cases: 3.6e-5
+
+
+def assert_close(found, expected):
+    """Both differ by float32 rounding of logits up to 18: over 2,400 sequences 3.6e-5 at most, root mean square 5.5e-6;
+    a wrong key changes whole rows, by far more."""
+    assert found.shape == expected.shape
+    difference = (found - expected).double()
+    assert difference.abs().max() < 1e-4
+    assert difference.square().mean().sqrt() < 1e-5
 
 
 def run_in_steps(model, cache, sequences, cuts, pages=None):
@@ -57,7 +65,7 @@ def test_every_cache_gives_the_logits_of_no_cache(kind, attention, tiny_model):
         *run_in_steps(model, contiguous, [ids], one_by_one),
         *run_in_steps(model, paged, [ids], one_by_one, pages=[[7, 2, 9, 0, 5]]),
     ):
-        torch.testing.assert_close(found, expected, **CLOSE)
+        assert_close(found, expected)
 
 
 @st.composite
@@ -83,7 +91,7 @@ def test_any_ragged_split_over_pages_equals_each_sequence_whole(kind, case, tiny
     cache = poisoned(PagedCache(model, num_pages=sum(map(len, pages)) + 2, page_tokens=page_tokens))
     found = run_in_steps(model, cache, sequences, cuts, pages)
     for ids, logits in zip(sequences, found, strict=True):
-        torch.testing.assert_close(logits, our_logits(model, ids), **CLOSE)
+        assert_close(logits, our_logits(model, ids))
 
 
 def test_a_ragged_batch_without_a_cache_equals_each_sequence_alone(tiny_model):
@@ -92,7 +100,7 @@ def test_a_ragged_batch_without_a_cache_equals_each_sequence_alone(tiny_model):
     for cache in (RecomputeCache(), ContiguousCache(model, capacity_tokens=30, sequences=4)):
         found = run_in_steps(model, cache, sequences, [[]] * 4)
         for ids, logits in zip(sequences, found, strict=True):
-            torch.testing.assert_close(logits, our_logits(model, ids), **CLOSE)
+            assert_close(logits, our_logits(model, ids))
 
 
 @pytest.mark.parametrize("paged", [True, False])
@@ -103,7 +111,7 @@ def test_a_step_may_start_again_from_an_earlier_position(paged, tiny_model):
     cache = PagedCache(model, num_pages=4, page_tokens=8) if paged else ContiguousCache(model, capacity_tokens=32)
     model.forward(pack([SequenceTokens(ids[:12] + guesses, 0, cache.pages)]), cache)
     logits = model.forward(pack([SequenceTokens(ids[12:], 12, cache.pages, wants_logits=range(8))]), cache)
-    torch.testing.assert_close(logits, our_logits(model, ids)[12:], **CLOSE)
+    assert_close(logits, our_logits(model, ids)[12:])
 
 
 def test_sequences_may_share_the_pages_of_a_common_beginning(tiny_model):
@@ -112,8 +120,8 @@ def test_sequences_may_share_the_pages_of_a_common_beginning(tiny_model):
     cache = PagedCache(model, num_pages=6, page_tokens=8)
     model.forward(pack([SequenceTokens(beginning, 0, [4, 1])]), cache)
     logits = model.forward(pack([SequenceTokens(first, 16, [4, 1, 0]), SequenceTokens(second, 16, [4, 1, 3])]), cache)
-    torch.testing.assert_close(logits[0], our_logits(model, beginning + first)[-1], **CLOSE)
-    torch.testing.assert_close(logits[1], our_logits(model, beginning + second)[-1], **CLOSE)
+    assert_close(logits[0], our_logits(model, beginning + first)[-1])
+    assert_close(logits[1], our_logits(model, beginning + second)[-1])
 
 
 def test_a_page_written_in_a_step_can_be_read_by_another_sequence_in_the_same_step(tiny_model):
@@ -122,7 +130,7 @@ def test_a_page_written_in_a_step_can_be_read_by_another_sequence_in_the_same_st
     cache = poisoned(PagedCache(model, num_pages=3, page_tokens=8))
     reader, writer = SequenceTokens(ids[8:], 8, [2, 1]), SequenceTokens(ids[:8], 0, [2])
     logits = model.forward(pack([reader, writer]), cache)  # the reader comes first
-    torch.testing.assert_close(logits[0], our_logits(model, ids)[-1], **CLOSE)
+    assert_close(logits[0], our_logits(model, ids)[-1])
 
 
 def test_a_cache_that_keeps_nothing_refuses_to_start_in_the_middle(tiny_model):
@@ -145,7 +153,7 @@ def test_pages_take_memory_when_they_are_first_used_and_keep_what_they_hold(tiny
     first = cache.keys.shape[1]
     pages = [position * 7 % 400 for position in range(80)]
     (found,) = run_in_steps(model, cache, [ids], [list(range(5, 80, 9))], pages=[pages])
-    torch.testing.assert_close(found, our_logits(model, ids), **CLOSE)
+    assert_close(found, our_logits(model, ids))
     assert first < 400 <= cache.keys.shape[1] < 2000
 
 
