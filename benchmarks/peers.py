@@ -31,28 +31,33 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     own = Work()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--work", type=Path, default=_CACHE, help="where the models are kept (default: %(default)s)")
-    parser.add_argument("--shape", default="qwen3-0.6b", help="qwen3-0.6b, 1.7b, 4b, 8b, 30b-a3b, tiny-test")
-    parser.add_argument("--layers", type=int, help="fewer layers than the shape has")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights")
-    parser.add_argument("--tokenizer", type=Path, help="folder with tokenizer.json and tokenizer_config.json")
-    parser.add_argument("--threads", type=int, default=2)
+    add_common_options(parser)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--widths", nargs="+", choices=WIDTHS, default=list(WIDTHS))
     parser.add_argument("--peers", nargs="*", choices=[*PEERS], default=[*PEERS], help="which engines; ours is one")
-    parser.add_argument("--executor", choices=("cpu", "reference"), default="cpu", help="which of ours")
     parser.add_argument("--prompt", type=int, default=own.prompt_tokens, help="tokens of the prefill")
     parser.add_argument("--streams", type=int, nargs="*", default=list(own.streams))
     parser.add_argument("--steps", type=int, default=own.steps, help="timed tokens of a sequence, each repeat")
     parser.add_argument("--repeats", type=int, default=own.repeats, help="inside one process")
     parser.add_argument("--long-context", type=int, metavar="TOKENS", help="also decode after so many, as 8192")
-    parser.add_argument("--json", type=Path, help="write all results; rewritten after every measurement")
     parser.add_argument("--picture", type=Path, help="draw them, .svg or .png")
     options = parser.parse_args(arguments)
     counts = (options.threads, options.rounds, options.prompt, options.steps, options.repeats, *options.streams)
     if min(counts) < 1 or (options.long_context is not None and options.long_context < 1):
         parser.error("threads, rounds, prompt, streams, steps, repeats and the long context are at least 1")
     return options
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """The options of every comparison: the model, the threads, which of ours, and where the results go."""
+    parser.add_argument("--work", type=Path, default=_CACHE, help="where the models are kept (default: %(default)s)")
+    parser.add_argument("--shape", default="qwen3-0.6b", help="qwen3-0.6b, 1.7b, 4b, 8b, 30b-a3b, tiny-test")
+    parser.add_argument("--layers", type=int, help="fewer layers than the shape has")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights")
+    parser.add_argument("--tokenizer", type=Path, help="folder with tokenizer.json and tokenizer_config.json")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--executor", choices=("cpu", "reference"), default="cpu", help="which of ours")
+    parser.add_argument("--json", type=Path, help="write all results; rewritten after every measurement")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,9 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         long_prompt=options.long_context,
     )
     left_out = {name: why for name in options.peers if (why := PEERS[name].missing(options.executor))}
-    files, models = _models([name for name in options.peers if name not in left_out], options, left_out)
+    files, models = find_models([name for name in options.peers if name not in left_out], options, left_out)
     for name, why in left_out.items():
-        _say(f"{name} is left out: {why}")
+        say(f"{name} is left out: {why}")
     results = _measure(options, models, files.name, work, left_out)
     rows = report.summarise(results)
     described = f"{files.name}, random weights, {options.threads} threads, medians of {options.rounds} rounds"
@@ -78,24 +83,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"failed: {line}")
     if options.picture and rows:
         if why := picture.missing():
-            _say(f"no picture: {why}")
+            say(f"no picture: {why}")
         else:
             picture.draw(rows, work, f"{described}, {machine().get('processor', '')}", options.picture)
     return 0 if rows else 1
 
 
-def _models(
+def find_models(
     peers: Sequence[str], options: argparse.Namespace, left_out: dict[str, str]
 ) -> tuple[ModelFiles, dict[str, dict[str, Path]]]:
     """Make the files, and match them with who reads them; who lacks one joins `left_out`.
 
+    options: the common ones, and `widths`
     return: the files; peer → width → the model in its format
     """
     formats = {
         name: {width: PEERS[name].FORMATS[width] for width in options.widths if _does(name, width, options.executor)}
         for name in peers
     }
-    _say(f"making or finding the files in {options.work}")
+    say(f"making or finding the files in {options.work}")
     wanted = [file_format for asked in formats.values() for file_format in asked.values()]
     files = prepare(options.work, options.shape, options.layers, options.seed, options.tokenizer, wanted)
     models = {}
@@ -128,7 +134,7 @@ def _measure(
         results.append(result)
         values = result.get("values") or {"failed": result.get("failed")}
         said = ", ".join(f"{k} {v:.1f}" if isinstance(v, float) else f"{k}: {v}" for k, v in values.items())
-        _say(f"[{number}/{len(wanted)}] round {job.round}, {job.width}, {job.peer}: {said}")
+        say(f"[{number}/{len(wanted)}] round {job.round}, {job.width}, {job.peer}: {said}")
         if options.json:
             document = {
                 "model": model_name,
@@ -144,7 +150,8 @@ def _measure(
     return results
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Tell whoever waits; what is printed to stdout is the result alone."""
     print(line, file=sys.stderr, flush=True)
 
 

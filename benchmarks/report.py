@@ -7,12 +7,14 @@ width. Knows nothing of processes or files.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.one_process import OURS, PEERS
 from benchmarks.work import DECODE, LONG_DECODE, PEAK_MEMORY, PREFILL, Work
+
+_COSTS = (PEAK_MEMORY,)
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class Row:
 
     values: engine → the median of its rounds
     spread: engine → its lowest and highest round
-    ratio:  ours over the fastest other; more than 1: ours is faster. None where one of the two is missing
+    ratio:  ours over the fastest other; more than 1: ours is faster. None where one of the two is missing. For a cost
+            it is ours over the lowest other, and less than 1 is better
     """
 
     measure: str
@@ -36,25 +39,25 @@ class Row:
         return asdict(self)
 
 
-def summarise(results: Iterable[Mapping[str, Any]]) -> list[Row]:
+def summarise(results: Iterable[Mapping[str, Any]], costs: Sequence[str] = _COSTS) -> list[Row]:
     """Medians and ratios.
 
     results: what one_process.run returned, in any order; failed ones are left out
+    costs:   the measures of which less is better
     return:  rows in the order in which measures and widths first occur, measures outermost
     """
     found: dict[str, dict[str, dict[str, list[float]]]] = {}  # measure → width → engine → a value a round
     for result in results:
         for measure, value in result.get("values", {}).items():
             found.setdefault(measure, {}).setdefault(result["width"], {}).setdefault(result["peer"], []).append(value)
-    return [_row(m, width, found[m][width]) for m in found for width in found[m]]
+    return [_row(m, width, found[m][width], m in costs) for m in found for width in found[m]]
 
 
-def _row(measure: str, width: str, rounds: Mapping[str, Sequence[float]]) -> Row:
+def _row(measure: str, width: str, rounds: Mapping[str, Sequence[float]], is_cost: bool) -> Row:
     values = {peer: statistics.median(rounds[peer]) for peer in PEERS if peer in rounds}
     others = {peer: value for peer, value in values.items() if peer != OURS}
-    is_cost = measure == PEAK_MEMORY
     best = (min if is_cost else max)(others, key=lambda peer: others[peer]) if others else None
-    ratio = values[OURS] / others[best] if best is not None and OURS in values else None
+    ratio = values[OURS] / others[best] if best is not None and others[best] and OURS in values else None
     spread = {peer: (min(rounds[peer]), max(rounds[peer])) for peer in values}
     return Row(measure, width, values, spread, best, ratio)
 
@@ -72,12 +75,21 @@ def title(measure: str, work: Work) -> str:
 
 def table(rows: Sequence[Row], work: Work) -> str:
     """The rows as a Markdown table; speeds in tokens/s of all sequences together."""
+    return tabulate(rows, "tokens/s", lambda measure: title(measure, work))
+
+
+def tabulate(rows: Sequence[Row], head: str, titled: Callable[[str], str]) -> str:
+    """The rows as a Markdown table: a column for each engine, ratios in the last.
+
+    head:   over the measures
+    titled: a measure as a reader sees it
+    """
     peers = [peer for peer in PEERS if any(peer in row.values for row in rows)]
-    lines = [["tokens/s", "width", *peers, f"{OURS} / best other"]]
+    lines = [[head, "width", *peers, f"{OURS} / best other"]]
     for row in rows:
         ratio = "–" if row.ratio is None else f"{row.ratio:.2f}× {row.fastest_other}"
         cells = [_number(row.values[peer]) if peer in row.values else "–" for peer in peers]
-        lines.append([title(row.measure, work), row.width, *cells, ratio])
+        lines.append([titled(row.measure), row.width, *cells, ratio])
     lines.insert(1, ["---", "---", *["---:"] * (len(peers) + 1)])
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join(

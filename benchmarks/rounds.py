@@ -12,13 +12,31 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks.one_process import Job
 from benchmarks.work import Work
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 _LONGEST_SECONDS = 3600
+
+
+class Apart(Protocol):
+    """What `run_apart` has to know of a job."""
+
+    @property
+    def peer(self) -> str: ...
+
+    @property
+    def width(self) -> str: ...
+
+    @property
+    def round(self) -> int: ...
+
+    @property
+    def threads(self) -> int: ...
+
+    def to_json(self) -> str: ...
 
 
 def jobs(
@@ -30,10 +48,19 @@ def jobs(
     executor: str,
     work: Work,
 ) -> Iterator[Job]:
-    """All jobs, in their order.
+    """All jobs of `benchmarks.peers`, in their order; the arguments are those of `turns`."""
+    for number, width, peer, path in turns(models, widths, rounds):
+        yield Job(peer, width, path, threads, executor, number, work)
+
+
+def turns(
+    models: Mapping[str, Mapping[str, Path]], widths: Sequence[str], rounds: int
+) -> Iterator[tuple[int, str, str, str]]:
+    """Who is measured when.
 
     models: peer → width → the model in the format that it reads; a width that isn't there is not measured
     widths: in the order wanted
+    return: round (from 1), width, peer, path
     """
     peers = list(models)
     for number in range(1, rounds + 1):
@@ -41,19 +68,20 @@ def jobs(
         for width in widths:
             for peer in (*peers[first:], *peers[:first]):
                 if width in models[peer]:
-                    yield Job(peer, width, str(models[peer][width].resolve()), threads, executor, number, work)
+                    yield number, width, peer, str(models[peer][width].resolve())
 
 
-def run_apart(job: Job) -> dict[str, Any]:
+def run_apart(job: Apart, module: str = "benchmarks.one_process") -> dict[str, Any]:
     """Run a job in a process of its own.
 
+    module: what reads the job from its command line
     return: what it printed, or peer, width, round and `failed`: the end of what it said
     """
     environment = {**os.environ, "OMP_NUM_THREADS": str(job.threads), "HF_HUB_OFFLINE": "1"}
     failed: dict[str, Any] = {"peer": job.peer, "width": job.width, "round": job.round}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.one_process", job.to_json()],
+            [sys.executable, "-m", module, job.to_json()],
             cwd=_REPOSITORY,
             env=environment,
             capture_output=True,
