@@ -23,6 +23,9 @@ FORMATS: Mapping[str, str] = MappingProxyType({"int4": "q4_0", "int8": "q8_0", "
 DOES_LONG_CONTEXT = True
 _TOKENS_AT_ONCE = 512
 
+Row = tuple[int, int, int, bool]
+"""A row of a batch: token, position, sequence, and whether its logits are wanted."""
+
 
 def missing(executor: str) -> str | None:
     """What isn't there to run it, in words; None if nothing."""
@@ -52,24 +55,76 @@ class LlamaCppEngine:
 
     def open(self, sequences: int, tokens: int) -> LlamaCppSequences:
         """A context of its own for these sequences."""
-        settings = self._library.llama_context_default_params()
-        settings.n_ctx = sequences * (-(-tokens // 256) * 256)  # llama.cpp rounds a sequence's share to 256
-        settings.n_batch = settings.n_ubatch = _TOKENS_AT_ONCE
-        settings.n_threads = settings.n_threads_batch = self._threads
-        settings.n_seq_max = sequences
-        context = self._library.llama_init_from_model(self._model, settings)
+        context = self.context(sequences, tokens, n_batch=_TOKENS_AT_ONCE, n_ubatch=_TOKENS_AT_ONCE)
+        return LlamaCppSequences(context, sequences, self.vocab_size)
+
+    def context(self, sequences: int, tokens: int, **settings: int) -> LlamaCppContext:
+        """A context for so many sequences of at most so many tokens each.
+
+        settings: fields of llama.cpp's context parameters, n_batch among them
+        """
+        parameters = self._library.llama_context_default_params()
+        parameters.n_ctx = sequences * (-(-tokens // 256) * 256)  # llama.cpp rounds a sequence's share to 256
+        parameters.n_threads = parameters.n_threads_batch = self._threads
+        parameters.n_seq_max = sequences
+        for name, value in settings.items():
+            setattr(parameters, name, value)
+        context = self._library.llama_init_from_model(self._model, parameters)
         if not context:
-            raise RuntimeError(f"llama.cpp can't make a context of {settings.n_ctx} tokens")
-        return LlamaCppSequences(self._library, context, sequences, self.vocab_size)
+            raise RuntimeError(f"llama.cpp can't make a context of {parameters.n_ctx} tokens")
+        return LlamaCppContext(self._library, context, parameters.n_batch, self.vocab_size)
+
+
+class LlamaCppContext:
+    """A context with the batch that it is given."""
+
+    def __init__(self, library: Any, context: Any, room: int, vocab_size: int) -> None:
+        self._library = library
+        self._context = context
+        self._memory = library.llama_get_memory(context)
+        self._batch = library.llama_batch_init(room, 0, 1)
+        self._vocab_size = vocab_size
+
+    def run(self, rows: Sequence[Row]) -> None:
+        """Compute the rows, at most n_batch of them."""
+        batch = self._batch
+        batch.n_tokens = len(rows)
+        for at, (token, position, sequence, wants_logits) in enumerate(rows):
+            batch.token[at] = token
+            batch.pos[at] = position
+            batch.n_seq_id[at] = 1
+            batch.seq_id[at][0] = sequence
+            batch.logits[at] = wants_logits
+        if code := self._library.llama_decode(self._context, batch):
+            raise RuntimeError(f"llama_decode answered {code}")
+        self._library.llama_synchronize(self._context)
+
+    def most_likely(self, at: int) -> int:
+        """The most likely token after a row of the last run that wanted logits."""
+        logits = self._library.llama_get_logits_ith(self._context, at)
+        return int(np.ctypeslib.as_array(logits, (self._vocab_size,)).argmax())
+
+    def keep(self, sequence: int, tokens: int) -> None:
+        """Forget what a sequence has behind its first so many tokens."""
+        if not self._library.llama_memory_seq_rm(self._memory, sequence, tokens, -1):
+            raise RuntimeError("llama.cpp can't shorten a sequence")
+
+    def copy(self, source: int, target: int) -> None:
+        """Give one sequence what another has, in place of its own."""
+        self.keep(target, 0)
+        self._library.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+
+    def close(self) -> None:
+        """Free the context."""
+        self._library.llama_batch_free(self._batch)
+        self._library.llama_free(self._context)
 
 
 class LlamaCppSequences:
     """Sequences in step: all have the same number of tokens."""
 
-    def __init__(self, library: Any, context: Any, sequences: int, vocab_size: int) -> None:
-        self._library = library
+    def __init__(self, context: LlamaCppContext, sequences: int, vocab_size: int) -> None:
         self._context = context
-        self._batch = library.llama_batch_init(_TOKENS_AT_ONCE, 0, 1)
         self._sequences = range(sequences)
         self._tokens = 0
         # The same for every run: which tokens they are makes no difference to the time.
@@ -86,30 +141,15 @@ class LlamaCppSequences:
                 for sequence in self._sequences
                 for at in range(start, stop)
             ]
-            self._run(rows)
+            self._context.run(rows)
         self._tokens = length
 
     def step(self) -> None:
         """Append a random token to each sequence."""
         tokens = self._random[self._tokens % len(self._random)]
-        self._run([(int(tokens[sequence]), self._tokens, sequence, True) for sequence in self._sequences])
+        self._context.run([(int(tokens[sequence]), self._tokens, sequence, True) for sequence in self._sequences])
         self._tokens += 1
 
     def close(self) -> None:
         """Free the context."""
-        self._library.llama_batch_free(self._batch)
-        self._library.llama_free(self._context)
-
-    def _run(self, rows: Sequence[tuple[int, int, int, bool]]) -> None:
-        """rows: token, position, sequence, and whether its logits are wanted."""
-        batch = self._batch
-        batch.n_tokens = len(rows)
-        for row, (token, position, sequence, wants_logits) in enumerate(rows):
-            batch.token[row] = token
-            batch.pos[row] = position
-            batch.n_seq_id[row] = 1
-            batch.seq_id[row][0] = sequence
-            batch.logits[row] = wants_logits
-        if code := self._library.llama_decode(self._context, batch):
-            raise RuntimeError(f"llama_decode answered {code}")
-        self._library.llama_synchronize(self._context)
+        self._context.close()

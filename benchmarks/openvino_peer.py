@@ -22,7 +22,7 @@ NAME = "OpenVINO"
 FORMATS: Mapping[str, str] = MappingProxyType({"int4": "q4_0", "int8": "q8_0", "bf16": "f16"})
 DOES_LONG_CONTEXT = False
 _TOKENS_AT_ONCE = 512
-_BLOCK = 32  # tokens of one block of its cache, on CPUs
+BLOCK = 32  # tokens of one block of its cache, on CPUs
 
 
 def missing(executor: str) -> str | None:
@@ -35,22 +35,29 @@ def load(path: Path, width: str, threads: int, work: Work, executor: str) -> Ope
     return OpenVinoEngine(path, threads, work)
 
 
+def open_pipeline(path: Path, threads: int, scheduler: Any) -> tuple[Any, int]:
+    """A continuous batching pipeline over a GGUF file, and V, the size of its vocabulary."""
+    import gguf
+    import openvino_genai
+
+    properties = {"INFERENCE_NUM_THREADS": threads}
+    pipeline = openvino_genai.ContinuousBatchingPipeline(str(path), scheduler, "CPU", properties, {}, {})
+    (vocab_size,) = (int(t.shape[1]) for t in gguf.GGUFReader(path).tensors if t.name == "token_embd.weight")
+    return pipeline, vocab_size
+
+
 class OpenVinoEngine:
     """A pipeline; its cache has room for the largest measure."""
 
     def __init__(self, path: Path, threads: int, work: Work) -> None:
-        import gguf
         import openvino_genai
 
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.max_num_batched_tokens = _TOKENS_AT_ONCE
         scheduler.max_num_seqs = max((1, *work.streams))
-        scheduler.num_kv_blocks = -(-work.most_tokens // _BLOCK) + 2 * scheduler.max_num_seqs
+        scheduler.num_kv_blocks = -(-work.most_tokens // BLOCK) + 2 * scheduler.max_num_seqs
         scheduler.enable_prefix_caching = False
-        properties = {"INFERENCE_NUM_THREADS": threads}
-        self._pipeline: Any = openvino_genai.ContinuousBatchingPipeline(str(path), scheduler, "CPU", properties, {}, {})
-        reader = gguf.GGUFReader(path)
-        (self.vocab_size,) = (int(t.shape[1]) for t in reader.tensors if t.name == "token_embd.weight")
+        self._pipeline, self.vocab_size = open_pipeline(path, threads, scheduler)
         self._requests = 0
 
     def open(self, sequences: int, tokens: int) -> OpenVinoSequences:
@@ -91,7 +98,7 @@ class OpenVinoSequences:
 
     def close(self) -> None:
         """End the requests, and check that every step made a token of each."""
-        made = {_tokens_made(handle) for handle in self._handles}
+        made = {tokens_made(handle) for handle in self._handles}
         assert len(made) == 1, f"the requests fell out of step: {made} tokens"
         for handle in self._handles:
             handle.cancel()
@@ -99,7 +106,7 @@ class OpenVinoSequences:
             self._pipeline.step()
 
 
-def _tokens_made(handle: Any) -> int:
+def tokens_made(handle: Any) -> int:
     """Take what a request has made and nobody has read; `read` alone would wait for more."""
     made = 0
     while handle.can_read():
