@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from benchmarks import picture, report
 from benchmarks.checkpoints import ModelFiles, prepare
 from benchmarks.machine import machine, versions
 from benchmarks.one_process import OURS, PEERS
-from benchmarks.rounds import jobs, run_apart
+from benchmarks.rounds import Apart, jobs, run_apart
 from benchmarks.work import Work
 from kaishu.errors import KaishuError
 
@@ -125,28 +125,38 @@ def _measure(
     work: Work,
     left_out: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """Run all rounds; what has been measured is in the JSON even if the run is broken off."""
+    """Run all rounds."""
     counts = {"rounds": options.rounds, "threads": options.threads, "executor": options.executor}
+    told = {"model": model_name, **counts, "work": vars(work), "left_out": dict(left_out)}
     wanted = list(jobs(models, options.widths, work=work, **counts))
+    return run_all(wanted, "benchmarks.one_process", told, report.summarise, options.json)
+
+
+def run_all(
+    wanted: Sequence[Apart],
+    module: str,
+    told: Mapping[str, Any],
+    summarise: Callable[[list[dict[str, Any]]], list[report.Row]],
+    path: Path | None,
+) -> list[dict[str, Any]]:
+    """Run every job apart; what has been measured is in the JSON even if the run is broken off.
+
+    module:    what reads a job from its command line
+    told:      what else the JSON says
+    summarise: results → the JSON's summary
+    return:    what the processes printed, or that they failed
+    """
     results: list[dict[str, Any]] = []
     for number, job in enumerate(wanted, 1):
-        result = run_apart(job)
+        result = run_apart(job, module)
         results.append(result)
         values = result.get("values") or {"failed": result.get("failed")}
         said = ", ".join(f"{k} {v:.1f}" if isinstance(v, float) else f"{k}: {v}" for k, v in values.items())
         say(f"[{number}/{len(wanted)}] round {job.round}, {job.width}, {job.peer}: {said}")
-        if options.json:
-            document = {
-                "model": model_name,
-                **counts,
-                "work": vars(work),
-                "machine": machine(),
-                "versions": versions(),
-                "left_out": dict(left_out),
-                "summary": [row.to_json() for row in report.summarise(results)],
-                "results": results,
-            }
-            options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        if path:
+            summary = [row.to_json() for row in summarise(results)]
+            document = {**told, "machine": machine(), "versions": versions(), "summary": summary, "results": results}
+            path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return results
 
 
