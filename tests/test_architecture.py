@@ -17,7 +17,7 @@ LAYERS = [
     {"json_fields", "locked_file", "byte_sizes", "memory_limits", "turns"},
     {"rope_config", "quantisation_config"},
     {"config", "batch"},
-    {"sampling"},
+    {"sampling", "output_format"},
     {"checkpoint", "text"},
     {"reference", "cpu"},
     {"results", "text_files", "many_texts", "calibration_texts"},
@@ -29,7 +29,7 @@ LAYERS = [
     {"cli"},
     {"__main__"},
 ]
-BASE_DEPENDENCIES = {"numpy", "tokenizers", "jinja2", "huggingface_hub", "typer", "rich", "prompt_toolkit"}
+BASE_DEPENDENCIES = {"numpy", "tokenizers", "llguidance", "jinja2", "huggingface_hub", "typer", "rich", "prompt_toolkit"}
 # httpx comes with huggingface_hub, click and markupsafe with typer and jinja2.
 THEIR_OWN = {"httpx", "click", "markupsafe", "tqdm"}
 ONLY_IN = {
@@ -38,6 +38,7 @@ ONLY_IN = {
     "numba": ("cpu",),
     "llvmlite": ("cpu",),
     "PIL": ("cli/eval_plot.py",),
+    "llguidance": ("engine",),
 }
 
 
