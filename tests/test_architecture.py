@@ -29,7 +29,16 @@ LAYERS = [
     {"cli"},
     {"__main__"},
 ]
-BASE_DEPENDENCIES = {"numpy", "tokenizers", "llguidance", "jinja2", "huggingface_hub", "typer", "rich", "prompt_toolkit"}
+BASE_DEPENDENCIES = {
+    "numpy",
+    "tokenizers",
+    "llguidance",
+    "jinja2",
+    "huggingface_hub",
+    "typer",
+    "rich",
+    "prompt_toolkit",
+}
 # httpx comes with huggingface_hub, click and markupsafe with typer and jinja2.
 THEIR_OWN = {"httpx", "click", "markupsafe", "tqdm"}
 ONLY_IN = {
