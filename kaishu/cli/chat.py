@@ -101,13 +101,11 @@ def answer_once(llm: "LLM", session: "Session", question: str) -> None:
 
 def _talk(llm: "LLM", session: "Session", *, is_default: bool) -> None:
     """Set the terminal up, then converse until the user leaves."""
-    from dataclasses import fields
-
     from rich.console import Console
 
     from kaishu.cli.chat_commands import COMMANDS, Chat
     from kaishu.cli.chat_input import MessageReader, open_history, state_folder
-    from kaishu.sampling import SamplingParams
+    from kaishu.cli.chat_session import chat_fields
 
     console = Console(highlight=False)
     state = Chat(session, console, context_tokens=llm.context_tokens, description=llm.description)
@@ -121,7 +119,7 @@ def _talk(llm: "LLM", session: "Session", *, is_default: bool) -> None:
     reader = MessageReader(
         history,
         commands={name: command.help for name, command in COMMANDS.items()},
-        fields=[field.name for field in fields(SamplingParams)],
+        fields=chat_fields(),
     )
     converse(llm, state, reader.read)
 

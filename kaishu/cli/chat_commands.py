@@ -9,16 +9,15 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kaishu.cli import chat_file
-from kaishu.cli.chat_session import Session
+from kaishu.cli.chat_session import Session, chat_fields
 from kaishu.cli.printable import counted, printable
 from kaishu.errors import InvalidParameterError, InvalidRequestError
-from kaishu.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -147,7 +146,7 @@ def _set(chat: Chat, argument: str) -> Next:
         chat.session.set_field(name, None if value == "default" else value)
     sampling = chat.session.sampling
     if not name:
-        chat.say(f"Fields: {', '.join(field.name for field in fields(SamplingParams))}.")
+        chat.say(f"Fields: {', '.join(chat_fields())}.")
     said = ", ".join(f"{key} {setting!r}" for key, setting in sampling.items())
     chat.say(f"Set: {said}." if said else "Nothing is set: the model's own recommendations hold.")
     return Next.READ

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kaishu.cli.chat_session import Message, Session
+from kaishu.cli.chat_session import Message, Session, check_chat_fields
 from kaishu.errors import InvalidRequestError, KaishuError
 from kaishu.json_fields import read_json, read_json_object
 from kaishu.sampling import SamplingParams
@@ -65,6 +65,7 @@ def load(file: Path, *, model: str) -> Session:
         raise KaishuError(f"{file}: unknown field {unknown[0]!r}; allowed: {', '.join(sorted(_FIELDS))}.")
     sampling = _expect(file, content, "sampling", dict, optional=False)
     try:
+        check_chat_fields(sampling)
         SamplingParams.from_fields(sampling)
         tools = _expect(file, content, "tools", list)
         return Session(

@@ -7,20 +7,42 @@ Owns what a command or an answer does to a conversation. Knows nothing of termin
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from kaishu.errors import InvalidMessagesError
+from kaishu.errors import InvalidMessagesError, InvalidRequestError
 from kaishu.results import ChatCompletion
 from kaishu.sampling import SamplingParams
 
 Message = dict[str, Any]
 
+# Fields of SamplingParams that a chat has no use for, and why.
+_NOT_IN_A_CHAT = {
+    "n": "a chat goes on from one answer",
+    "prompt_logprobs": "a chat doesn't show them",
+    "output_format": "an answer in a chat is free text",
+}
+
 
 def said_fields(params: SamplingParams) -> dict[str, Any]:
     """The fields that someone set, by name; the rest is left to the model's recommendations."""
     return {f.name: getattr(params, f.name) for f in fields(params) if getattr(params, f.name) != f.default}
+
+
+def chat_fields() -> list[str]:
+    """The names of the sampling fields that a chat can set."""
+    return [f.name for f in fields(SamplingParams) if f.name not in _NOT_IN_A_CHAT]
+
+
+def check_chat_fields(names: Iterable[str]) -> None:
+    """Refuse fields that a chat has no use for; whether others exist is for SamplingParams to say.
+
+    raises: InvalidRequestError that says why
+    """
+    for name in names:
+        if name in _NOT_IN_A_CHAT:
+            raise InvalidRequestError(f"{name} can't be set in a chat: {_NOT_IN_A_CHAT[name]}.", field=name)
 
 
 @dataclass
@@ -145,6 +167,7 @@ class Session:
         value:  as typed: a JSON value, or plain text for `stop`
         raises: InvalidRequestError
         """
+        check_chat_fields([name])
         changed = {key: old for key, old in self.sampling.items() if key != name}
         SamplingParams.from_fields({**changed, name: _default_of(name) if value is None else _typed(name, value)})
         if value is not None:

@@ -209,6 +209,9 @@ SAMPLING_OPTIONS = OptionGroup(
         ],
         "max_tokens": Annotated[int | None, _option("--max-tokens", "At most N tokens.", _END, "N")],
         "min_tokens": Annotated[int | None, _option("--min-tokens", "At least N tokens.", _END, "N")],
+        "thinking_budget": Annotated[
+            int | None, _option("--thinking-budget", "End a thought after N tokens, then answer.", _END, "N")
+        ],
         "stop": Annotated[list[str] | None, _option("--stop", "End before this text; may be repeated.", _END, "TEXT")],
         "stop_token_ids": Annotated[
             list[int] | None, _option("--stop-token-id", "End before this token; may be repeated.", _END, "ID")

@@ -3,7 +3,8 @@
 Works on numpy rows; knows nothing of models, text or batches.
 """
 
+from kaishu.sampling.log_probabilities import SampledToken, TokenProbability, prompt_logprobs
 from kaishu.sampling.params import SamplingParams
-from kaishu.sampling.sampler import SampledToken, Sampler, TokenProbability
+from kaishu.sampling.sampler import Sampler
 
-__all__ = ["SampledToken", "Sampler", "SamplingParams", "TokenProbability"]
+__all__ = ["SampledToken", "Sampler", "SamplingParams", "TokenProbability", "prompt_logprobs"]

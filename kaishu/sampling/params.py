@@ -16,8 +16,10 @@ import numpy as np
 
 from kaishu.config import GenerationDefaults
 from kaishu.errors import InvalidParameterError, InvalidRequestError
+from kaishu.output_format import OutputFormat
 
 MAX_LOGPROBS = 20
+MAX_CHOICES = 128
 MAX_STOP_STRINGS = 64
 
 
@@ -42,6 +44,10 @@ class SamplingParams:
     ignore_eos:          the model's end tokens are never chosen, so only stop rules and max_tokens end the output
     logit_bias:          token id → -100 to 100, added to its logit
     logprobs:            None: none; n: the chosen token's log probability and those of the n likeliest, at most 20
+    n:                   1 to 128 answers to one prompt; the first is what n=1 gives, each has its own seed
+    prompt_logprobs:     like logprobs, for the prompt's tokens
+    thinking_budget:     ≥ 0; after so many tokens of thought its closing tag comes; None lets the model think
+    output_format:       the form that the answer must have
     """
 
     temperature: float | None = None
@@ -59,6 +65,10 @@ class SamplingParams:
     ignore_eos: bool = False
     logit_bias: Mapping[int, float] | None = None
     logprobs: int | None = None
+    n: int = 1
+    prompt_logprobs: int | None = None
+    thinking_budget: int | None = None
+    output_format: OutputFormat | None = None
 
     def __post_init__(self) -> None:
         _check_number("temperature", self.temperature, low=0.0)
@@ -72,10 +82,15 @@ class SamplingParams:
         _check_integer("max_tokens", self.max_tokens, low=1)
         _check_integer("min_tokens", self.min_tokens, low=0, optional=False)
         _check_integer("logprobs", self.logprobs, low=0, high=MAX_LOGPROBS)
+        _check_integer("n", self.n, low=1, high=MAX_CHOICES, optional=False)
+        _check_integer("prompt_logprobs", self.prompt_logprobs, low=0, high=MAX_LOGPROBS)
+        _check_integer("thinking_budget", self.thinking_budget, low=0)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidParameterError("min_tokens", self.min_tokens, f"0 to max_tokens, which is {self.max_tokens}")
         if not isinstance(self.ignore_eos, bool):
             raise InvalidParameterError("ignore_eos", self.ignore_eos, "true or false")
+        if self.output_format is not None and not isinstance(self.output_format, OutputFormat):
+            raise InvalidParameterError("output_format", self.output_format, "an OutputFormat")
         object.__setattr__(self, "stop", _checked_stop_strings(self.stop))
         object.__setattr__(self, "stop_token_ids", _checked_token_ids(self.stop_token_ids))
         object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))

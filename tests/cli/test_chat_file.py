@@ -105,6 +105,7 @@ VALID = {"format": "kaishu chat 1", "model": "tiny", "sampling": {}, "messages":
         ({"format": "kaishu chat 2"}, 'its "format" is not "kaishu chat 1"'),
         ({**VALID, "extra": 1}, "unknown field 'extra'"),
         ({**VALID, "sampling": {"temprature": 1}}, "Did you mean temperature"),
+        ({**VALID, "sampling": {"n": 2}}, "n can't be set in a chat"),
         ({**VALID, "sampling": {"temperature": -1}}, "temperature is -1"),
         ({**VALID, "sampling": None}, "'sampling' should be a dict"),
         ({**VALID, "system": 5}, "'system' should be a str, not int"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kaishu.cli.chat_session import Session, said_fields
+from kaishu.cli.chat_session import Session, chat_fields, said_fields
 from kaishu.errors import InvalidMessagesError, InvalidRequestError
 from kaishu.results import ChatCompletion, Timing, Usage
 from kaishu.sampling import SamplingParams
@@ -110,6 +110,19 @@ def test_a_refused_field_changes_nothing(session, name, typed, message):
     with pytest.raises(InvalidRequestError, match=message):
         session.set_field(name, typed)
     assert session.sampling == {"min_tokens": 5}
+
+
+@pytest.mark.parametrize("name", ["n", "prompt_logprobs", "output_format"])
+@pytest.mark.parametrize("typed", ["2", None])
+def test_a_field_that_a_chat_has_no_use_for_is_refused_with_the_reason(session, name, typed):
+    with pytest.raises(InvalidRequestError, match=f"{name} can't be set in a chat: ") as caught:
+        session.set_field(name, typed)
+    assert caught.value.field == name and session.sampling == {}
+
+
+def test_chat_fields_are_those_that_can_be_set():
+    assert {"temperature", "seed", "thinking_budget"} <= set(chat_fields())
+    assert not {"n", "prompt_logprobs", "output_format"} & set(chat_fields())
 
 
 def test_said_fields_are_those_that_differ_from_saying_nothing():

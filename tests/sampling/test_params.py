@@ -9,6 +9,7 @@ import pytest
 
 from kaishu.config import GenerationDefaults
 from kaishu.errors import InvalidParameterError, InvalidRequestError
+from kaishu.output_format import OutputFormat
 from kaishu.sampling import SamplingParams
 
 ACCEPTED = [
@@ -27,6 +28,10 @@ ACCEPTED = [
     ("ignore_eos", [True, False]),
     ("logit_bias", [None, {}, {1: -100, 2: 100}, {"7": 0.5}]),
     ("logprobs", [None, 0, 20]),
+    ("n", [1, 128]),
+    ("prompt_logprobs", [None, 0, 20]),
+    ("thinking_budget", [None, 0, 10**6]),
+    ("output_format", [None, OutputFormat.json_object(), OutputFormat.regex("a+")]),
 ]
 REFUSED = [
     ("temperature", [-1, -1e-9, math.nan, math.inf, "1", True, [1], 10**400]),
@@ -44,6 +49,10 @@ REFUSED = [
     ("ignore_eos", [1, None, "yes"]),
     ("logit_bias", [{"abc": 1}, {-1: 1}, {1: 101}, {1: math.nan}, {1: "x"}, [1], {1.5: 1}, {"-1": 1}, {1: 10**400}]),
     ("logprobs", [-1, 21, 2 * 10**9, True, 1.0]),
+    ("n", [0, -1, 129, True, 1.0, None, "2"]),
+    ("prompt_logprobs", [-1, 21, True, 1.0]),
+    ("thinking_budget", [-1, 1.5, "5", True]),
+    ("output_format", ["json_object", {"kind": "regex"}, 1, OutputFormat]),
 ]
 
 

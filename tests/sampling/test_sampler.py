@@ -1,12 +1,11 @@
-"""The sampler against small oracles written from the definitions, and the edges where sampling usually breaks.
-
-Each oracle reads its rule literally: loops over tokens, Python floats, no shared code.
-"""
+"""The sampler as a whole: its rules in their order against the definition, seeds, masks, and the edges where sampling
+usually breaks."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,93 +17,18 @@ from numpy.testing import assert_allclose
 from kaishu.config import GenerationDefaults
 from kaishu.errors import NumericalError
 from kaishu.sampling import Sampler, SamplingParams
-from kaishu.sampling.sampler import apply_count_penalties, apply_repetition_penalty, candidates, log_softmax
-
-logits_rows = st.lists(st.integers(-40, 40).map(lambda n: n / 4), min_size=1, max_size=24)
+from tests.sampling.definition import changed, chi_square_is_small, distribution, either_side, mask_of
 
 
-def softmax_oracle(logits: list[float]) -> list[float]:
-    highest = max(logits)
-    powers = [math.exp(value - highest) for value in logits]
-    return [power / sum(powers) for power in powers]
-
-
-def distribution_oracle(
-    logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float
-) -> dict[int, float]:
-    """Token id → probability after every rule, one rule after another, renormalised between them."""
-    order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))
-    kept = order[:top_k] if top_k > 0 else order
-    probability = dict(zip(kept, softmax_oracle([logits[i] / temperature for i in kept]), strict=True))
-    mass, nucleus = 0.0, []
-    for i in kept:
-        if nucleus and top_p < 1.0 and mass >= top_p:
-            break
-        nucleus.append(i)
-        mass += probability[i]
-    highest = max(probability[i] for i in nucleus)
-    final = [i for i in nucleus if probability[i] >= min_p * highest]
-    total = sum(probability[i] for i in final)
-    return {i: probability[i] / total for i in final}
-
-
-def make_sampler(prompt_ids: tuple[int, ...] = (), num_token_ids: int = 24, ends: tuple[int, ...] = (), **fields: Any):
+def make_sampler(
+    prompt_ids: Sequence[int] = (), num_token_ids: int = 24, ends: Sequence[int] = (), choice: int = 0, **fields: Any
+) -> Sampler:
     params = SamplingParams(**fields).with_defaults(GenerationDefaults())
-    return Sampler(params, prompt_ids=prompt_ids, num_token_ids=num_token_ids, end_token_ids=ends)
+    return Sampler(params, prompt_ids=prompt_ids, num_token_ids=num_token_ids, end_token_ids=ends, choice=choice)
 
 
-@given(
-    logits=logits_rows,
-    temperature=st.sampled_from([0.25, 0.7, 1.0, 2.0]),
-    top_k=st.integers(0, 30),
-    top_p=st.sampled_from([0.0, 1e-9, 0.3, 0.77, 0.951, 1.0]),
-    min_p=st.sampled_from([0.0, 0.05, 0.33, 1.0]),
-)
-def test_candidates_equal_the_rules_applied_one_by_one(logits, temperature, top_k, top_p, min_p) -> None:
-    ids, weights = candidates(np.array(logits), temperature, top_k, top_p, min_p)
-    expected = distribution_oracle(logits, temperature, top_k, top_p, min_p)
-    got = dict(zip(ids.tolist(), (weights / weights.sum()).tolist(), strict=True))
-    # Where a cumulative sum meets top_p to the last bit, either side is right; such rows differ by one token at most.
-    if got.keys() != expected.keys():
-        assert len(got.keys() ^ expected.keys()) == 1 and top_p < 1.0
-        return
-    for token_id, probability in expected.items():
-        assert got[token_id] == pytest.approx(probability, rel=1e-9)
-
-
-def test_each_rule_keeps_what_its_definition_keeps() -> None:
-    logits = np.log(np.array([0.1, 0.4, 0.2, 0.3]))
-    assert candidates(logits, 1.0, 2, 1.0, 0.0)[0].tolist() == [1, 3]
-    assert candidates(logits, 1.0, 0, 0.69, 0.0)[0].tolist() == [1, 3]
-    assert candidates(logits, 1.0, 0, 0.71, 0.0)[0].tolist() == [1, 3, 2]
-    assert candidates(logits, 1.0, 0, 1.0, 0.6)[0].tolist() == [1, 3]
-    assert candidates(logits, 1.0, 0, 1.0, 0.0)[0].tolist() == [0, 1, 2, 3]
-
-
-@given(logits=logits_rows, penalty=st.sampled_from([0.01, 0.5, 1.3, 100.0]), seed=st.integers(0, 9))
-def test_repetition_penalty_equals_its_definition(logits, penalty, seed) -> None:
-    seen = np.random.default_rng(seed).random(len(logits)) < 0.5
-    expected = [
-        (value / penalty if value > 0 else value * penalty) if was else value
-        for value, was in zip(logits, seen, strict=True)
-    ]
-    row = np.array(logits)
-    apply_repetition_penalty(row, seen, penalty)
-    assert_allclose(row, expected, rtol=1e-12)
-
-
-@given(logits=logits_rows, presence=st.sampled_from([-2.0, 0.0, 1.5]), frequency=st.sampled_from([-1.0, 0.0, 0.7]))
-def test_count_penalties_equal_openais_formula(logits, presence, frequency) -> None:
-    counts = np.arange(len(logits)) % 3
-    expected = [v - c * frequency - (c > 0) * presence for v, c in zip(logits, counts, strict=True)]
-    row = np.array(logits)
-    apply_count_penalties(row, counts, presence, frequency)
-    assert_allclose(row, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_log_softmax_stays_finite_where_probabilities_underflow() -> None:
-    got = log_softmax(np.array([1000.0, 0.0, -1e30]))
-    assert_allclose(got, [0.0, -1000.0, -1e30])
+def random_state(sampler: Sampler) -> object:
+    return sampler._random.bit_generator.state
 
 
 @pytest.mark.parametrize(
@@ -135,15 +59,11 @@ def test_extreme_settings_still_give_a_token_in_range(fields, scale, rng) -> Non
 
 def test_ties_go_to_the_lowest_id() -> None:
     assert make_sampler(temperature=0).sample(np.zeros(24, np.float32)).token_id == 0
-    assert candidates(np.zeros(9), 1.0, 3, 1.0, 0.0)[0].tolist() == [0, 1, 2]
-
-
-def test_draws_follow_the_distribution() -> None:
-    logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
-    sampler = make_sampler(num_token_ids=4, seed=7, temperature=1.0)
-    counts = Counter(sampler.sample(logits).token_id for _ in range(20_000))
-    chi_square = sum((counts[i] - 20_000 * p) ** 2 / (20_000 * p) for i, p in enumerate([0.5, 0.3, 0.15, 0.05]))
-    assert chi_square < 16.27  # 3 degrees of freedom, p = 0.001; the seed is fixed
+    sampler = make_sampler(temperature=0, logit_bias={7: 1.0, 9: 1.0})
+    assert sampler.sample(np.zeros(24, np.float32)).token_id == 7
+    logits = np.zeros(24, np.float32)
+    logits[3] = 1.0
+    assert [sampler.sample(np.roll(logits, shift)).token_id for shift in (0, 5)] == [3, 7]
 
 
 def test_rows_without_a_token_are_never_chosen_nor_listed() -> None:
@@ -227,3 +147,192 @@ def test_the_sampler_leaves_the_callers_logits_alone() -> None:
     logits = np.zeros(24, np.float32)
     make_sampler(prompt_ids=(1,), repetition_penalty=3.0, logit_bias={2: 5}, min_tokens=1, ends=(0,)).sample(logits)
     assert not logits.any()
+
+
+USUAL = [
+    {"temperature": 0},
+    {"temperature": 0.6, "top_k": 20, "top_p": 0.95},
+    {"temperature": 1.0},
+    {"temperature": 1.0, "top_p": 0.9},
+    {"temperature": 0.8, "min_p": 0.05},
+]
+PENALTIES = {"repetition_penalty": 1.2, "presence_penalty": 1.0, "frequency_penalty": 0.3, "logit_bias": {17: 4.0}}
+
+
+@pytest.mark.parametrize("penalties", [{}, PENALTIES])
+@pytest.mark.parametrize("fields", USUAL)
+def test_tokens_of_a_whole_vocabulary_are_those_the_definition_allows(fields, penalties, rng) -> None:
+    prompt, output = rng.integers(0, 151_669, 300).tolist(), []
+    sampler = make_sampler(prompt, 151_669, ends=(5,), ignore_eos=True, seed=1, **fields, **penalties)
+    for _ in range(12):
+        logits = (rng.normal(size=151_936) * 3).astype(np.float32)
+        logits[[5, 151_700]] = 60.0
+        exact = logits[:151_669].astype(np.float64)
+        if penalties:
+            exact = changed(
+                logits[:151_669],
+                prompt=prompt,
+                output=output,
+                repetition=1.2,
+                presence=1.0,
+                frequency=0.3,
+                bias={17: 4.0},
+            )
+        exact[5] = -np.inf
+        token_id = sampler.sample(logits).token_id
+        if fields["temperature"] == 0:
+            assert token_id == exact.argmax()
+        else:
+            rules = [fields.get(name, other) for name, other in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0))]
+            assert token_id in either_side(exact, fields["temperature"], *rules)[1]
+        output.append(token_id)
+
+
+@pytest.mark.parametrize("fields", USUAL[1:])
+def test_draws_follow_the_distribution(fields, rng) -> None:
+    logits = (rng.normal(size=4500) * 3).astype(np.float32)
+    mask = mask_of(range(0, 4500, 2), 141)
+    sampler = make_sampler(num_token_ids=4500, seed=7, logit_bias={4: 5.0, 5: 90.0}, **fields)
+    exact = logits.astype(np.float64)
+    exact[4] += 5.0
+    exact[1::2] = -np.inf
+    rules = [fields.get(name, other) for name, other in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0))]
+    expected = distribution(exact, fields["temperature"], *rules)
+    assert chi_square_is_small(lambda: sampler.sample(logits, mask).token_id, expected, 4000)
+
+
+@pytest.mark.parametrize("fields", [*USUAL, {**USUAL[1], **PENALTIES}, {"top_p": 0.9, "logprobs": 5}])
+def test_the_result_does_not_depend_on_where_the_row_lies(fields, rng) -> None:
+    rows = (rng.normal(size=(4, 5003)) * 3).astype(np.float32)
+
+    def run(place) -> list:
+        sampler = make_sampler((1, 2, 3), 5003, seed=3, **fields)
+        return [sampler.sample(place(row)) for row in rows for _ in range(5)]
+
+    def inside(start: int, stride: int):
+        def place(row: np.ndarray) -> np.ndarray:
+            big = rng.normal(size=40_000).astype(np.float32)
+            view = big[start::stride][:5003]
+            view[:] = row
+            return view
+
+        return place
+
+    alone = run(lambda row: row.copy())
+    for start, stride in ((0, 1), (1, 1), (3, 1), (17, 1), (2, 3)):
+        assert run(inside(start, stride)) == alone
+
+
+def test_a_bad_row_ends_one_request_and_leaves_its_neighbours_alone(rng) -> None:
+    rows = rng.normal(size=(8, 24)).astype(np.float32)
+
+    def run(*, beside_a_bad_one: bool) -> list[int]:
+        sampler, neighbour = make_sampler(seed=4), make_sampler(seed=9)
+        tokens = []
+        for row in rows:
+            if beside_a_bad_one:
+                with pytest.raises(NumericalError):
+                    neighbour.sample(np.full(24, np.nan, np.float32))
+            tokens.append(sampler.sample(row).token_id)
+        return tokens
+
+    assert run(beside_a_bad_one=True) == run(beside_a_bad_one=False)
+
+
+def test_choices_of_one_seed_differ_and_repeat_and_the_first_is_what_one_gets(rng) -> None:
+    rows = rng.normal(size=(30, 24)).astype(np.float32)
+
+    def run(seed: int | None, choice: int, n: int = 4) -> tuple[int, ...]:
+        sampler = make_sampler(seed=seed, choice=choice, n=n)
+        return tuple(sampler.sample(row).token_id for row in rows)
+
+    for seed in (0, 1, 2**63 - 1):
+        choices = [run(seed, choice) for choice in range(4)]
+        assert len(set(choices)) == 4
+        assert choices == [run(seed, choice) for choice in range(4)]
+        assert choices[0] == run(seed, 0, n=1)
+    assert len({run(seed, choice) for seed in range(10) for choice in range(10)}) == 100
+    assert len({run(None, choice) for choice in (0, 0, 1, 1)}) == 4
+
+
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0}, {"top_p": 0.5, "logprobs": 3}, PENALTIES])
+def test_a_token_that_alone_is_left_takes_no_random_number(fields, rng) -> None:
+    sampler = make_sampler(seed=1, **fields)
+    before = random_state(sampler)
+    logits = rng.normal(size=24).astype(np.float32)
+    assert sampler.sample(logits, mask_of([9], 1)).token_id == 9
+    sampler.take(9)
+    assert random_state(sampler) == before
+    two = make_sampler(num_token_ids=2, ends=(0,), ignore_eos=True, seed=1)
+    before = random_state(two)
+    assert two.sample(np.array([90, 0], np.float32)).token_id == 1 and random_state(two) == before
+
+
+def test_greedy_takes_no_random_number(rng) -> None:
+    sampler = make_sampler(seed=1, temperature=0, **PENALTIES)
+    before = random_state(sampler)
+    sampler.sample(rng.normal(size=24).astype(np.float32))
+    assert random_state(sampler) == before
+
+
+@settings(deadline=None, max_examples=30)
+@given(forced=st.lists(st.none() | st.integers(0, 23), min_size=1, max_size=12), min_tokens=st.integers(0, 5))
+def test_tokens_that_are_taken_and_tokens_that_alone_are_allowed_leave_the_same_request(forced, min_tokens) -> None:
+    rows = np.random.default_rng(2).normal(size=(len(forced), 24)).astype(np.float32)
+    fields = {"seed": 5, "min_tokens": min_tokens, "ends": (3, 4), "logprobs": 2, **PENALTIES}
+    in_a_chunk, step_by_step = make_sampler((1, 2), **fields), make_sampler((1, 2), **fields)
+    for row, token_id in zip(rows, forced, strict=True):
+        if token_id is None:
+            assert in_a_chunk.sample(row) == step_by_step.sample(row)
+        else:
+            assert in_a_chunk.take(token_id, row) == step_by_step.sample(row, mask_of([token_id], 1))
+
+
+def test_a_mask_comes_before_every_rule_that_narrows(rng) -> None:
+    logits = rng.normal(size=24).astype(np.float32)
+    logits[[0, 1, 2]] = 20.0
+    for fields in ({"temperature": 0}, {"top_k": 1}, {"top_p": 0.01}, {"min_p": 1.0}, {"logit_bias": {1: 100}}):
+        for dtype in (np.uint32, np.int32):
+            mask = mask_of([7, 8, 23], 1, dtype)
+            sampled = make_sampler(seed=0, logprobs=2, **fields).sample(logits, mask)
+            assert sampled.token_id in (7, 8, 23)
+            assert sampled.logprob < -10 and [entry.token_id for entry in sampled.top] == [0, 1]
+    for size in (24, 20):  # a mask may reach past the tokens, and then says nothing
+        assert make_sampler(num_token_ids=size).sample(logits, mask_of([2, *range(20, 40)], 2)).token_id in (
+            2,
+            20,
+            21,
+            22,
+            23,
+        )
+    with pytest.raises(NumericalError, match="allows no token"):
+        make_sampler(num_token_ids=20).sample(logits, mask_of([20, 23], 1))
+
+
+def test_an_end_that_alone_is_allowed_comes_before_min_tokens() -> None:
+    logits = np.zeros(24, np.float32)
+    for fields in ({"min_tokens": 5}, {"ignore_eos": True}):
+        sampler = make_sampler(ends=(6,), temperature=0, **fields)
+        assert sampler.sample(logits, mask_of([6, 8], 1)).token_id == 8
+        assert sampler.sample(logits, mask_of([6], 1)).token_id == 6
+
+
+def test_a_token_that_is_taken_counts_for_penalties_and_min_tokens() -> None:
+    logits = np.zeros(24, np.float32)
+    logits[[3, 5]] = [1.0, 2.0]
+    sampler = make_sampler(ends=(5,), temperature=0, min_tokens=2, presence_penalty=2.0)
+    assert sampler.take(3).logprob is None
+    assert sampler.sample(logits).token_id == 0  # 3 is penalised, 5 is too early
+    assert sampler.sample(logits).token_id == 5
+
+
+def test_a_sampler_without_penalties_is_small() -> None:
+    prompt = list(range(30_000))
+
+    def bytes_of(**fields: Any) -> int:
+        sampler = make_sampler(prompt, 151_669, **fields)
+        sampler.sample(np.zeros(151_669, np.float32))
+        return len(pickle.dumps(sampler))
+
+    assert bytes_of(top_k=20) < 5000
+    assert bytes_of(top_k=20, presence_penalty=1.0) < 10_000

@@ -1,0 +1,157 @@
+"""Which tokens of a row may be drawn, and drawing one of them.
+
+Owns temperature, top-k, top-p and min-p. The definition, which tests/sampling/definition.py writes out plainly:
+
+1. Sort the tokens, likeliest first, equal logits by id. A token's weight is exp((logit - highest) / temperature).
+2. top-k keeps the first k.
+3. top-p keeps a token if those before it have less than the share p of what top-k left, and always the first.
+4. min-p keeps a token if its weight is at least p; the likeliest token's weight is 1.
+5. Draw a token that was kept, with probability proportional to its weight.
+
+Every rule keeps a beginning of the sorted list, so the order of 2 and 4 doesn't matter for what is kept, and often a
+short beginning is all that must be looked at. Where it isn't, because nothing was cut or because top-p's edge depends
+on the sum of all weights, a token is proposed cheaply and kept or thrown away by the definition (rejection sampling,
+von Neumann, 1951): the result has exactly the distribution above, and most draws never need the sum. Made by
+sampler.py for each draw.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from kaishu.sampling.logit_row import BLOCK, LikeliestTokens, LogitRow, Values
+from kaishu.sampling.mass import Mass
+
+FIRST_LOOK = 64  # how many of the likeliest tokens are looked at first
+GROWTH = 16
+# Proposals from all tokens are inside top-p this often at least; with a smaller top_p the edge is looked for first.
+SMALLEST_SHARE_TO_PROPOSE_FROM_ALL = 0.5
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a request asks for, with neutral values filled in: top_k 0, top_p 1 and min_p 0 keep everything."""
+
+    temperature: float
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+
+class Candidates:
+    """The tokens of one row that may be drawn.
+
+    row:   the logits after biases, penalties and whatever forbids tokens
+    rules: temperature above 0
+    """
+
+    def __init__(self, row: LogitRow, rules: Rules) -> None:
+        self._top_p = rules.top_p
+        likeliest = _first_look(row, rules)
+        mass = Mass(row, likeliest, rules.temperature)
+        if likeliest.is_all:
+            # Nothing outside the list counts, so that top-p's edge is known at once.
+            kept = _inside_top_p(mass, mass.of_likeliest, rules.top_p)
+            self._edge_is_known = self._only_listed = True
+        else:
+            while rules.top_p < SMALLEST_SHARE_TO_PROPOSE_FROM_ALL and rules.min_p == 0.0:
+                if likeliest.is_all or _inside_top_p(mass, mass.bound(), rules.top_p) < len(likeliest.ids):
+                    break
+                likeliest = row.likeliest(GROWTH * len(likeliest.ids))
+                mass = Mass(row, likeliest, rules.temperature)
+            kept = len(likeliest.ids)
+            if rules.top_p < 1.0:
+                kept = _inside_top_p(mass, mass.bound(), rules.top_p)
+            self._edge_is_known = rules.top_p == 1.0
+            self._only_listed = likeliest.is_all or rules.min_p > 0.0 or kept < len(likeliest.ids)
+        if rules.min_p > 0.0:
+            kept = min(kept, int((mass.weights >= rules.min_p).sum()))
+        self._mass, self._likeliest, self._kept = mass, likeliest, kept
+
+    def __contains__(self, token_id: int) -> bool:
+        """Whether a token may be drawn, exactly."""
+        found = np.flatnonzero(self._likeliest.ids == token_id)
+        return self._holds(token_id, int(found[0]) if len(found) else None)
+
+    def draw(self, random: np.random.Generator) -> int:
+        """Draw one token.
+
+        random: where the numbers come from; how many are used depends on the row
+        """
+        while True:
+            token_id, position = self._propose_listed(random) if self._only_listed else self._propose(random)
+            if self._edge_is_known or self._holds(token_id, position):
+                return token_id
+
+    def _holds(self, token_id: int, position: int | None) -> bool:
+        if self._only_listed and (position is None or position >= self._kept):
+            return False
+        if position is None and self._mass.row.forbids(token_id):
+            return False
+        if self._edge_is_known or position == 0:
+            return True
+        for bounds in self._mass.around(token_id, position):
+            if bounds.likelier[1] < self._top_p * bounds.total[0]:
+                return True
+            if bounds.likelier[0] >= self._top_p * bounds.total[1]:
+                return False
+        raise AssertionError("the last bounds are exact")
+
+    def _propose_listed(self, random: np.random.Generator) -> tuple[int, int]:
+        """One of the first `_kept` tokens, by weight, and its position."""
+        cumulative = self._mass.cumulative[: self._kept]
+        position = _place(cumulative, random.random() * float(cumulative[-1]))
+        return int(self._likeliest.ids[position]), position
+
+    def _propose(self, random: np.random.Generator) -> tuple[int, int | None]:
+        """One of all tokens, by weight, and its position if it is among the likeliest.
+
+        The likeliest tokens have their weights; every block has BLOCK times its ceiling, which is an envelope over its
+        tokens: choose a block, then one of its tokens blindly, and keep it as often as its weight reaches the ceiling.
+        """
+        mass, row = self._mass, self._mass.row
+        ceilings, apart = mass.ceilings(), mass.apart().cumsum()
+        envelope: Values = BLOCK * ceilings.cumsum()
+        parts = np.cumsum([mass.of_likeliest, apart[-1] if len(apart) else 0.0, envelope[-1]])
+        while True:
+            part = _place(parts, drawn := random.random() * float(parts[-1]))
+            if part == 0:
+                position = _place(mass.cumulative, drawn)
+                return int(self._likeliest.ids[position]), position
+            if part == 1:
+                return int(row.apart_ids[_place(apart, drawn - float(parts[0]))]), None
+            block = _place(envelope, drawn - float(parts[1]))
+            inside = int(random.random() * BLOCK)
+            value = float(row.blocks[inside, block])
+            if value >= self._likeliest.limit or value == -np.inf:
+                continue  # listed already, or no token may come here
+            if random.random() * float(ceilings[block]) < math.exp((value - row.highest) / mass.temperature):
+                return inside * len(row.maxima) + block, None
+
+
+def _first_look(row: LogitRow, rules: Rules) -> LikeliestTokens:
+    if rules.top_k > 0:
+        return row.likeliest(rules.top_k).first(rules.top_k)
+    if rules.min_p > 0.0:
+        # A little lower than needed, because the rule itself is applied to weights, which are rounded.
+        reach = rules.temperature * math.log(rules.min_p)
+        slack = 1e-9 * (abs(row.highest) + abs(reach)) + 1e-15 * rules.temperature
+        return row.at_least(row.highest + reach - slack)
+    return row.likeliest(FIRST_LOOK)
+
+
+def _inside_top_p(mass: Mass, total: float, top_p: float) -> int:
+    """How many of the likeliest tokens are inside top-p if the mass of all is `total`; at least one."""
+    if top_p >= 1.0:
+        return len(mass.weights)
+    before = mass.cumulative - mass.weights
+    return max(1, int((before < top_p * total).sum()))
+
+
+def _place(cumulative: Values, drawn: float) -> int:
+    """The first index whose cumulative weight exceeds `drawn`; one that has a weight, whatever was rounded."""
+    limit = float(np.nextafter(cumulative[-1], 0.0))
+    return int(np.searchsorted(cumulative, min(drawn, limit), side="right"))
