@@ -115,15 +115,17 @@ class Candidates:
         mass, row = self._mass, self._mass.row
         ceilings, apart = mass.ceilings(), mass.apart().cumsum()
         envelope: Values = BLOCK * ceilings.cumsum()
-        parts = np.cumsum([mass.of_likeliest, apart[-1] if len(apart) else 0.0, envelope[-1]])
+        listed = mass.of_likeliest
+        listed_or_apart = listed + (float(apart[-1]) if len(apart) else 0.0)
+        total = listed_or_apart + float(envelope[-1])
         while True:
-            part = _place(parts, drawn := random.random() * float(parts[-1]))
-            if part == 0:
+            drawn = random.random() * total
+            if drawn < listed:
                 position = _place(mass.cumulative, drawn)
                 return int(self._likeliest.ids[position]), position
-            if part == 1:
-                return int(row.apart_ids[_place(apart, drawn - float(parts[0]))]), None
-            block = _place(envelope, drawn - float(parts[1]))
+            if drawn < listed_or_apart:
+                return int(row.apart_ids[_place(apart, drawn - listed)]), None
+            block = _place(envelope, drawn - listed_or_apart)
             inside = int(random.random() * BLOCK)
             value = float(row.blocks[inside, block])
             if value >= self._likeliest.limit or value == -np.inf:
@@ -153,5 +155,5 @@ def _inside_top_p(mass: Mass, total: float, top_p: float) -> int:
 
 def _place(cumulative: Values, drawn: float) -> int:
     """The first index whose cumulative weight exceeds `drawn`; one that has a weight, whatever was rounded."""
-    limit = float(np.nextafter(cumulative[-1], 0.0))
-    return int(np.searchsorted(cumulative, min(drawn, limit), side="right"))
+    limit = math.nextafter(cumulative[-1], 0.0)
+    return int(cumulative.searchsorted(min(drawn, limit), side="right"))

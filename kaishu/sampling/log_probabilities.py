@@ -18,7 +18,7 @@ from kaishu.errors import NumericalError
 from kaishu.sampling.logit_row import Float32Row, Ids, LogitRow
 from kaishu.sampling.mass import Mass
 
-EXACT = 64  # so many of the likeliest tokens' probabilities are summed in float64, the others in float32
+EXACT = 20  # so many of the likeliest tokens' probabilities are summed in float64, the others in float32
 
 
 @dataclass(frozen=True)

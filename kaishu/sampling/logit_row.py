@@ -11,6 +11,7 @@ is a value that at least k tokens reach. A block isn't a run of neighbours but a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,6 +74,7 @@ class LogitRow:
         may_come = values > -np.inf
         self.apart_ids: Ids = ids[may_come]
         self.apart_values: Values = values[may_come]
+        self._found: LikeliestTokens | None = None
         self.highest = float(max(self.maxima.max(initial=-np.inf), self.apart_values.max(initial=-np.inf)))
 
     def forbids(self, token_id: int) -> bool:
@@ -101,14 +103,18 @@ class LogitRow:
 
         count: 1 or more
         """
+        if self._found is None or (len(self._found.ids) < count and not self._found.is_all):
+            self._found = self.at_least(self._reached_by(count))
+        return self._found
+
+    def _reached_by(self, count: int) -> float:
+        """A logit that at least `count` tokens reach; -inf where there are no so many."""
         num_blocks = len(self.maxima)
         if count <= num_blocks:
-            limit = np.partition(self.maxima, num_blocks - count)[num_blocks - count]
-        elif count < self.blocks.size:
-            limit = np.partition(self.blocks.reshape(-1), self.blocks.size - count)[self.blocks.size - count]
-        else:
-            limit = -np.inf
-        return self.at_least(float(limit))
+            return float(np.partition(self.maxima, num_blocks - count)[num_blocks - count])
+        if count < self.blocks.size:
+            return float(np.partition(self.blocks.reshape(-1), self.blocks.size - count)[self.blocks.size - count])
+        return -math.inf
 
     def _sorted(self, ids: Ids, values: Float32Row, apart: slice | NDArray[np.bool_], limit: float) -> LikeliestTokens:
         ids = np.concatenate([ids, self.apart_ids[apart]])
