@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from kaishu.sampling.logit_row import BLOCK, Float32Row, LikeliestTokens, LogitRow, Values
 
-# An exponent of at most 104 (beyond, float32 knows only 0) is rounded three times by 2^-24 of itself, and the
-# exponential, then their sum, by less than as much again.
-ROUNDING = 2.0**-15
+# An exponent of at most 104 (beyond, float32 knows only 0) is rounded three times by 2^-24 of itself, the largest logit
+# by at most 1e-5 temperatures, the exponentials and their sum by less than all that.
+ROUNDING = 2.0**-14
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Mass:
         # The largest logit itself may need float64; then it is rounded, which mustn't matter.
         with np.errstate(over="ignore"):
             off = abs(float(np.float32(self.row.highest)) - self.row.highest)
-        return 1e-3 <= self.temperature <= 1e6 and off <= 1e-6 * self.temperature
+        return 1e-3 <= self.temperature <= 1e6 and off <= 1e-5 * self.temperature
 
     def _rest_in_float32(self) -> Float32Row:
         """[V] float32, every token's weight; 0 for the likeliest."""
