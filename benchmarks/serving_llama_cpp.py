@@ -3,8 +3,10 @@
 A request takes one of `parallel` sequences, waiting its turn for one. A batch holds the last token of each sequence
 that is being continued, then prompt tokens, oldest request first, until it has `n_batch` rows; the most likely token of
 each finished row is picked with one pass over its logits. Where prompts share their beginning, a sequence starts from
-the longest one that any other has computed, copied inside the cache; that is more than its server does, which only
-looks into the sequence that becomes free.
+the longest one that any other has computed; that is more than its server does, which only looks into the sequence that
+becomes free. The cache is then one for all sequences (`kv_unified`), where it costs nothing to give a sequence what
+another has; else each has its own, which is faster. (Copying from one's own to another's ends llama-cpp-python 0.3.36
+with a segmentation fault.)
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from benchmarks.serving_load import Load, Request
 
 NAME = llama_cpp_peer.NAME
 missing = llama_cpp_peer.missing
-SETTINGS: Mapping[str, int] = MappingProxyType({"parallel": 16, "n_batch": 512, "n_ubatch": 512, "kv_unified": 0})
+SETTINGS: Mapping[str, int] = MappingProxyType({"parallel": 32, "n_batch": 512, "n_ubatch": 512})
 
 
 class Context(Protocol):
@@ -46,8 +48,9 @@ def load(
     engine = LlamaCppEngine(path, threads)
     parallel = settings["parallel"]
     fields = {name: value for name, value in settings.items() if name != "parallel"}
-    context = engine.context(parallel, load.most_tokens, **fields)
-    return LlamaCppServer(context, engine.vocab_size, parallel, settings["n_batch"], shares=load.shared_prompt > 0)
+    shares = load.shared_prompt > 0
+    context = engine.context(parallel, load.most_tokens, kv_unified=shares, **fields)
+    return LlamaCppServer(context, engine.vocab_size, parallel, settings["n_batch"], shares=shares)
 
 
 @dataclass
