@@ -141,3 +141,17 @@ def test_draws_follow_the_distribution(rules, spread) -> None:
     expected = distribution(exact, rules.temperature, rules.top_k, rules.top_p, rules.min_p)
     candidates = Candidates(LogitRow(row, ids, values), rules)
     assert chi_square_is_small(lambda: candidates.draw(rng), expected, 20_000)
+
+
+@pytest.mark.parametrize("top_p", [0.5001, 0.9001])
+@pytest.mark.parametrize("temperature", [1e-4, 1.0])
+def test_equal_logits_far_beyond_the_first_look_go_by_id_too(top_p, temperature, rng) -> None:
+    row = np.full(5000, temperature, np.float32)
+    row[rng.choice(5000, 200, replace=False)] = 2 * temperature
+    row[rng.choice(5000, 100, replace=False)] = 0
+    candidates = Candidates(LogitRow(row), Rules(temperature, top_p=top_p))
+    surely, perhaps = either_side(row, temperature, 0, top_p, 0.0)
+    assert surely == perhaps and 2000 < len(surely) < 4900
+    last = max(token_id for token_id in surely if row[token_id] == np.float32(temperature))
+    asked = {*rng.integers(0, 5000, 40).tolist(), *range(last - 20, last + 20)}
+    assert {token_id for token_id in asked if token_id in candidates} == asked & surely
