@@ -59,6 +59,7 @@ class _Slot:
 
     cached:  the tokens whose keys and values it has; they stay when a request ends
     tokens:  the prompt and what was made of it
+    turn:    its place among all requests, in the order in which they got a sequence
     started: whether the request has been given its beginning
     """
 
@@ -66,12 +67,8 @@ class _Slot:
     cached: list[int] = field(default_factory=list)
     request: Request | None = None
     tokens: list[int] = field(default_factory=list)
+    turn: int = 0
     started: bool = False
-
-    @property
-    def is_continued(self) -> bool:
-        """Whether its prompt has been computed."""
-        return self.request is not None and len(self.tokens) > len(self.request.prompt)
 
 
 class LlamaCppServer:
@@ -85,6 +82,7 @@ class LlamaCppServer:
         self._shares = shares
         self._slots = [_Slot(sequence) for sequence in range(parallel)]
         self._waiting: list[Request] = []
+        self._turns = 0
 
     def add(self, request: Request) -> None:
         """Queue a request."""
@@ -93,8 +91,8 @@ class LlamaCppServer:
     def step(self) -> Iterator[tuple[int, int]]:
         """Run one batch. return: the numbers of the requests that got a token each, and 1"""
         self._admit()
-        busy = [slot for slot in self._slots if slot.request]
-        busy.sort(key=lambda slot: (not slot.is_continued, slot.request.number if slot.request else 0))
+        # The oldest first. Their prompts end in that order, so those who are being continued come before all prompts.
+        busy = sorted((slot for slot in self._slots if slot.request), key=lambda slot: slot.turn)
         rows: list[Row] = []
         ends: list[tuple[_Slot, int]] = []
         shares: list[tuple[_Slot, list[int]]] = []
@@ -123,6 +121,8 @@ class LlamaCppServer:
             if slot.request is None and self._waiting:
                 slot.request = self._waiting.pop(0)
                 slot.tokens = list(slot.request.prompt)
+                self._turns += 1
+                slot.turn = self._turns
                 slot.started = False
 
     def _start(self, slot: _Slot) -> None:
