@@ -135,7 +135,6 @@ class GrammarState:
         self._field = field
         self._words = num_words(tokens.num_rows)
         self._mask: NDArray[np.uint32] | None = None
-        self._may_end = False
         self.has_ended = False
 
     def allowed(self) -> NDArray[np.uint32]:
@@ -158,9 +157,9 @@ class GrammarState:
         self._matcher.unsafe_compute_mask_ptr(found.ctypes.data, found.nbytes)
         if self._matcher.is_error():  # the mask would have the end alone
             raise self._failed(first_line(self._matcher.get_error()))
-        self._may_end = bool(found[tokens.end_id >> 5] >> np.uint32(tokens.end_id & 31) & 1)
+        has_end = found[tokens.end_id >> 5] >> np.uint32(tokens.end_id & 31) & 1
         mask: NDArray[np.uint32] = found[: self._words] & tokens.usable
-        if self._may_end:
+        if has_end and self._matcher.is_accepting():  # a grammar can name any id, that of its end too
             mask |= tokens.ended
         if not mask.any():
             raise self._failed("the model has no token that could come next")

@@ -39,12 +39,21 @@ TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 MAX_COUNT = 1_000_000
 MAX_EXACT = 2**53  # beyond it, llguidance's float64 would move a bound or a constant
-MAX_MULTIPLE = 1_000  # the digits of multipleOf as a whole number: its automaton has a state for each remainder
+MAX_MULTIPLE = 10_000  # multipleOf without its point: its automaton has a state for each remainder
 
 # What a string can't say without \\u escapes. Those are off: a name written with them would pass as another one's.
 CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 NO_CONTROL = {"pattern": r"^[^\x00-\x07\x0b\x0e-\x1f\x7f]*$"}
-NO_LEAP_SECOND = {"pattern": r"^[^:]*:[^:]*:[0-5]"}  # RFC 3339 has one at a few known moments, which no pattern knows
+# RFC 3339 has leap seconds at moments that no pattern knows, and days that only leap years have.
+NO_LEAP_SECOND = {"pattern": r"^[^:]*:[^:]*:[0-5]"}
+LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
+REAL_DAY = {"pattern": "^(?:[0-9]{4}-(?:02-(?:[01][0-9]|2[0-8])|(?:0[13-9]|1[0-2])-[0-9]{2})|" + LEAP_YEAR + "-02-29)"}
+REAL_YEAR = {"pattern": "^0*[1-9]"}  # there was none before the year 1
+ALSO = {
+    "date-time": (REAL_YEAR, REAL_DAY, NO_LEAP_SECOND),
+    "date": (REAL_YEAR, REAL_DAY),
+    "time": (NO_LEAP_SECOND,),
+}
 NAMES_A_CONTROL = re.compile(r"[\x00-\x1f\x7f]|\\[xuUcav0-9]|\\p\{C")
 
 # White space where JSON allows it, once: a space, or a line break and how far the next line is moved in.
@@ -131,8 +140,7 @@ class _SchemaReader:
                 made[keyword] = self.read_keyword(keyword, value, f"{path}/{_escaped(keyword)}")
         self.check_min_properties(made, path)
         also = [NO_CONTROL] if "pattern" in made or "format" in made else []
-        if made.get("format") in ("date-time", "time"):
-            also = [*also, NO_LEAP_SECOND]
+        also += ALSO.get(made.get("format", ""), ())
         if also:
             made["allOf"] = [*made.get("allOf", ()), *also]
         return made
@@ -211,13 +219,11 @@ class _SchemaReader:
             if abs(value) > MAX_EXACT:
                 raise self.wrong(path, value, f"a number from {-MAX_EXACT:,} to {MAX_EXACT:,}")
             return
-        digits = Decimal(repr(value)).normalize().as_tuple() if value > 0 else None
-        if (
-            digits is None
-            or int("".join(map(str, digits.digits))) > MAX_MULTIPLE
-            or not -9 <= int(digits.exponent) <= 9
-        ):
-            raise self.wrong(path, value, f"a number above 0, at most {MAX_MULTIPLE:,} without its zeros and point")
+        scaled = Decimal(repr(value)).normalize().as_tuple() if value > 0 else None
+        places = int(scaled.exponent) if scaled else 0
+        digits = int("".join(map(str, scaled.digits))) if scaled else 0
+        if not 0 < digits * 10 ** min(max(places, 0), 9) <= MAX_MULTIPLE or places < -9:
+            raise self.wrong(path, value, f"a number above 0, at most {MAX_MULTIPLE:,} when its point is left out")
 
     def check_constant(self, value: object, path: str) -> None:
         """What an answer must be equal to, down to its last string and number."""

@@ -10,6 +10,7 @@ model's end tokens are allowed where the output may end and nowhere else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -28,10 +29,11 @@ MAX_SPELLED = 4_096  # characters of forced text that are cut into tokens at onc
 class GrammarTokens:
     """The tokens of a model that has `num_rows` rows of logits.
 
-    library:      llguidance's tokenizer
-    end_id:       the id that means "the output may end here"; equals num_rows
-    never_ended:  [num_words(num_rows)] uint32, the bits of all ids that a mask may have: with a token, no end token
-    ended:        the same shape, the bits of the model's end tokens
+    library:   llguidance's tokenizer
+    end_id:    the id that means "the output may end here"; equals num_rows
+    usable:    [num_words(num_rows)] uint32, the bits of all ids that have a token and aren't an end token
+    ended:     the same shape, the bits of the model's end tokens
+    end_names: how the end tokens are written
     """
 
     def __init__(self, tokenizer: Tokenizer, *, num_rows: int, end_token_ids: Collection[int]) -> None:
@@ -41,6 +43,8 @@ class GrammarTokens:
         self.end_id = num_rows
         absent = set(tokenizer.ids_without_token(num_rows))
         tokens = [b"" if i in absent else tokenizer.token_bytes(i) for i in range(num_rows)]
+        # The byte 0xFF, which no UTF-8 has, marks control tokens there.
+        tokens = [b"" if token.startswith(b"\xff") else token for token in tokens]
         control = {i for i in tokenizer.control_tokens.values() if i < num_rows}
         ends = {i for i in end_token_ids if i < num_rows and i not in absent}
         usable = [i for i in range(num_rows) if tokens[i] and i not in ends]
@@ -74,18 +78,34 @@ class _Speller:
         if not isinstance(text, str):  # asked once, to find out whether bytes are taken
             raise TypeError("a text")
         text = text[:MAX_SPELLED]
-        ids = self._encoded(text)
-        if self._bytes(ids) == text.encode():
+        ids = self._exact(text)
+        if ids is not None:
             return ids
         ids = []
-        for character in text:
-            own = self._encoded(character)
-            raw = character.encode()
-            if self._bytes(own) != raw:
-                if any(byte not in self._byte_ids for byte in raw):
-                    break  # the model can't write it; what comes before it, it can
-                own = [self._byte_ids[byte] for byte in raw]
+        for word in re.findall(r"\s*\S+|\s+", text):  # only words that the normaliser would change are spelled
+            own = self._exact(word)
+            if own is None:
+                own = self._spelled(word)
             ids += own
+            if self._bytes(own) != word.encode():
+                break  # the model can't write it; what comes before it, it can
+        return ids
+
+    def _exact(self, text: str) -> list[int] | None:
+        """The model's own tokens, if they have the text's bytes."""
+        ids = self._encoded(text)
+        return ids if self._bytes(ids) == text.encode() else None
+
+    def _spelled(self, text: str) -> list[int]:
+        """One character after the other, in bytes where the normaliser would change it, as far as there are tokens."""
+        ids: list[int] = []
+        for character in text:
+            own = self._exact(character)
+            if own is None:
+                own = [self._byte_ids[byte] for byte in character.encode() if byte in self._byte_ids]
+            ids += own
+            if self._bytes(own) != character.encode():
+                break
         return ids
 
     def _encoded(self, text: str) -> list[int]:
