@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 MAX_COMPILED = 64
 COMPILE_SECONDS = 2.0
+PROBED_TOKENS = 4  # of one answer, before a grammar is accepted
 MAX_RUNAWAYS = 2  # compilations given up on that may still run; llguidance can't be stopped
 
 T = TypeVar("T")
@@ -233,7 +234,7 @@ class _Outcome(Generic[T]):
 
 
 def _compiled(format_: OutputFormat, tokens: GrammarTokens) -> CompiledGrammar:
-    """Compile a format and compute its first mask, which finds grammars that admit nothing."""
+    """Compile a format and follow it for a few tokens, which finds grammars that admit nothing or are too complex."""
     from llguidance import LLMatcher
 
     field = format_.field_name
@@ -252,9 +253,16 @@ def _compiled(format_: OutputFormat, tokens: GrammarTokens) -> CompiledGrammar:
         )
     first = GrammarState(matcher.deep_copy(), tokens, field)
     try:
-        first.allowed()
+        for _ in range(PROBED_TOKENS):
+            going_on = np.flatnonzero(first.allowed() & ~tokens.ended)
+            if len(going_on) == 0:
+                break
+            word = int(first.allowed()[going_on[0]] & ~tokens.ended[going_on[0]])
+            first.accept(32 * int(going_on[0]) + (word & -word).bit_length() - 1)
     except InvalidRequestError as problem:
-        raise InvalidRequestError(f"{field} admits no answer. {problem.message}", field=field) from None
+        raise InvalidRequestError(
+            f"{field} admits no answer or is too complex. {problem.message}", field=field
+        ) from None
     return CompiledGrammar(format_, tokens, matcher)
 
 

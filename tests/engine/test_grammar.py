@@ -202,18 +202,36 @@ def test_what_can_not_be_followed_is_refused_when_it_is_compiled(format_, says, 
     assert "<state>" not in str(raised.value)
 
 
-def test_a_grammar_that_has_no_way_on_ends_with_an_error(qwen3_compiler, qwen3):
-    state = qwen3_compiler.compile(OutputFormat.lark('start: "a" <[151645]> "b"')).start()
-    state.accept(*qwen3.encode("a"))
+def test_a_grammar_that_has_no_way_on_ends_with_an_error(byte_compiler, byte_tokenizer):
+    end = byte_tokenizer.control_tokens["<|im_end|>"]
+    state = byte_compiler.compile(OutputFormat.lark(f'start: "a long way" <[{end}]> "b"')).start()
+    for token_id in byte_tokenizer.encode("a long way"):
+        state.accept(token_id)
     with pytest.raises(InvalidRequestError, match="no token that could come next"):
         state.allowed()
+
+
+@pytest.mark.parametrize(
+    "format_",
+    [
+        OutputFormat.json_schema({"type": "string", "pattern": "^a{1000000}$"}),
+        OutputFormat.json_schema(
+            {"allOf": [{"anyOf": [{"required": [f"{i}{j}"]} for i in range(6)]} for j in range(7)]}
+        ),
+        OutputFormat.lark('start: A{1000}\nA: B{1000}\nB: "b"{1000}'),
+        OutputFormat.regex("(a{1,1000}){1,1000}"),
+    ],
+)
+def test_what_would_take_too_long_is_refused(format_, qwen3_compiler):
+    with pytest.raises(InvalidRequestError, match=r"too complex|too large|more than 20,000 characters"):
+        qwen3_compiler.compile(format_)
 
 
 def test_nothing_is_built_before_the_first_grammar_and_then_once(byte_tokenizer, monkeypatch):
     built = []
     original = module.GrammarTokens
     monkeypatch.setattr(module, "GrammarTokens", lambda *args, **kw: built.append(1) or original(*args, **kw))
-    compiler = GrammarCompiler(byte_tokenizer, num_rows=VOCAB_SIZE, end_token_ids=[], compile_seconds=PATIENT)
+    compiler = GrammarCompiler(byte_tokenizer, num_rows=VOCAB_SIZE, end_token_ids=[256], compile_seconds=PATIENT)
     assert built == []
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(compiler.compile, [OutputFormat.choice([str(i % 4)]) for i in range(64)]))
@@ -223,7 +241,7 @@ def test_nothing_is_built_before_the_first_grammar_and_then_once(byte_tokenizer,
 
 def test_compiled_grammars_are_kept_up_to_a_number(byte_tokenizer, monkeypatch):
     monkeypatch.setattr(module, "MAX_COMPILED", 2)
-    compiler = GrammarCompiler(byte_tokenizer, num_rows=VOCAB_SIZE, end_token_ids=[], compile_seconds=PATIENT)
+    compiler = GrammarCompiler(byte_tokenizer, num_rows=VOCAB_SIZE, end_token_ids=[256], compile_seconds=PATIENT)
     a, b, c = (OutputFormat.choice([letter]) for letter in "abc")
     first = compiler.compile(a)
     compiler.compile(b)
@@ -251,7 +269,7 @@ def test_a_grammar_that_takes_too_long_is_given_up_and_few_run_on(byte_tokenizer
         assert go_on.wait(60)
         raise AssertionError("nobody waits for this")
 
-    compiler = GrammarCompiler(byte_tokenizer, num_rows=VOCAB_SIZE, end_token_ids=[], compile_seconds=0.01)
+    compiler = GrammarCompiler(byte_tokenizer, num_rows=VOCAB_SIZE, end_token_ids=[256], compile_seconds=0.01)
     monkeypatch.setattr(module, "_compiled", slow)
     for letter in "ab":
         with pytest.raises(InvalidRequestError, match=r"too complex: it took more than 0\.01 seconds"):
