@@ -67,23 +67,23 @@ def pack(sequences: Sequence[SequenceTokens]) -> TokenBatch:
     return:    the batch, rows in the order given
     """
     assert sequences and all(sequence.token_ids for sequence in sequences), "a step has tokens for every sequence"
-    lengths = [len(sequence.token_ids) for sequence in sequences]
-    query_starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    page_table = np.full((len(sequences), max(len(s.pages) for s in sequences)), -1, np.int32)  # [B, P]
-    for row, sequence in zip(page_table, sequences, strict=True):
-        row[: len(sequence.pages)] = sequence.pages
-    positions = [np.arange(s.start, s.start + n, dtype=np.int32) for s, n in zip(sequences, lengths, strict=True)]
-    logit_rows = [
-        start + index % length
-        for sequence, start, length in zip(sequences, query_starts[:-1], lengths, strict=True)
-        for index in sequence.wants_logits
-    ]
+    token_ids: list[int] = []
+    positions: list[int] = []
+    query_starts, logit_rows = [0], []
+    for sequence in sequences:  # lists, because a call of numpy takes longer than the few numbers of a decoding row
+        first, length = len(token_ids), len(sequence.token_ids)
+        token_ids += sequence.token_ids
+        positions += range(sequence.start, sequence.start + length)
+        query_starts.append(first + length)
+        logit_rows += [first + index % length for index in sequence.wants_logits]
+    width = max(len(sequence.pages) for sequence in sequences)
+    page_table = [[*sequence.pages, *[-1] * (width - len(sequence.pages))] for sequence in sequences]  # [B, P]
     return TokenBatch(
-        token_ids=np.concatenate([np.asarray(s.token_ids, np.int32) for s in sequences]),  # [T]
-        positions=np.concatenate(positions),  # [T]
-        query_starts=query_starts,
-        page_table=page_table,
-        logit_rows=np.asarray(logit_rows, np.int32),  # [R]
+        token_ids=np.array(token_ids, np.int32),  # [T]
+        positions=np.array(positions, np.int32),  # [T]
+        query_starts=np.array(query_starts, np.int32),  # [B + 1]
+        page_table=np.array(page_table, np.int32).reshape(len(sequences), width),
+        logit_rows=np.array(logit_rows, np.int32),  # [R]
     )
 
 

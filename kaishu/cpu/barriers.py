@@ -17,7 +17,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from kaishu.cpu.threads import ARRIVED, COUNTERS, GENERATION, LINE
+from kaishu.cpu.threads import ARRIVED, COUNTERS, GENERATION, LINE, OWN_SIZE, OWN_START
 from kaishu.cpu.vector import INLINE
 
 SPINS = 2000  # turns of waiting, some microseconds, before a waiting rank lets others run
@@ -61,22 +61,65 @@ def _let_others_run(typing: Any) -> Any:
 
 @njit(**INLINE)
 def barrier(shared, ranks):
-    """Wait until every rank is here. Spins a little, then yields: a rank without a core isn't kept from it."""
+    """Wait until every rank is here."""
+    if comes_last(shared, ranks):
+        release(shared, ranks)
+
+
+@njit(**INLINE)
+def comes_last(shared, ranks):
+    """A barrier in two halves, for work that is too little to divide: the rank that comes last does it, while the
+    others wait anyway.
+
+    return: True at once for the last rank, which then has to call `release`; False for the others, but not before that
+    """
     if ranks == 1:
-        return
+        return True
     generation = _read(shared, GENERATION)
     if _add(shared, ARRIVED, 1) == ranks - 1:
-        _add(shared, ARRIVED, -ranks)
-        _add(shared, GENERATION, 1)
-        return
+        return True
     turns = 0
     while _read(shared, GENERATION) == generation:
-        turns += 1
+        turns += 1  # spins a little, then yields: a rank without a core isn't kept from it
         if turns > SPINS:
             _let_others_run()
+    return False
+
+
+@njit(**INLINE)
+def release(shared, ranks):
+    """Let the other ranks go on, who see all that was written before."""
+    if ranks > 1:
+        _add(shared, ARRIVED, -ranks)
+        _add(shared, GENERATION, 1)
 
 
 @njit(**INLINE)
 def claim(shared, stage, pieces):
     """The next `pieces` pieces of a stage, which are this rank's alone; return: the first of them."""
     return _add(shared, COUNTERS + stage * LINE, pieces)
+
+
+@njit(**INLINE)
+def own_share(rank, ranks, total):
+    """A rank's part of the pieces of a stage, if all are equally fast. return: its first piece, an even one; its end"""
+    pairs = (total + 1) // 2
+    return pairs * rank // ranks * 2, min(total, pairs * (rank + 1) // ranks * 2)
+
+
+@njit(**INLINE)
+def claim_near(rank, ranks, shared, stage, pieces, total):
+    """As `claim`, but a rank takes its own share from the beginning to the end, and then what others haven't begun.
+
+    So what a rank reads lies in one run of memory, and its counter is seldom touched by another.
+
+    return: the first piece and the end of the run; `total` twice when nothing is left
+    """
+    start, size = _read(shared, OWN_START), _read(shared, OWN_SIZE)
+    for turn in range(ranks):
+        owner = (rank + turn) % ranks
+        first, end = own_share(owner, ranks, total)
+        first += _add(shared, start + owner * size + stage, pieces)
+        if first < end:
+            return first, min(end, first + pieces)
+    return total, total

@@ -32,7 +32,6 @@ class StepBuffers:
         self._layout, self._ranks, self._tile_rows = layout, ranks, tile_rows
         self._room = (0, 0, 0)
         self._arrays: list[NDArray[Any]] = []
-        self.logits: NDArray[np.float32] = np.zeros((0, 0), np.float32)
         self.hidden: NDArray[np.float32] = np.zeros((0, 0), np.float32)
         self.record: Any = None
         self.make_room(1, 1, 1)
@@ -81,7 +80,6 @@ class StepBuffers:
         qkv = sum(layout.packed[layout.layers[0][which]].padded_rows for which in (QUERY, KEY, VALUE))
         hidden = padded(config.hidden_size, GROUP)
         self.hidden = self._zeros(rows, hidden)
-        self.logits = self._zeros(logit_rows, layout.packed[layout.head].padded_rows)
         return {
             "hidden": matrix(self.hidden),
             "normed": self._activations(max(rows, logit_rows), hidden),
@@ -93,7 +91,6 @@ class StepBuffers:
             "delta": self._matrix(rows, hidden),
             "cos": self._matrix(rows, config.head_dim // 2),
             "sin": self._matrix(rows, config.head_dim // 2),
-            "logits": matrix(self.logits),
             "heads": self._matrix(self._ranks, padded(config.head_dim, GROUP)),
         }
 

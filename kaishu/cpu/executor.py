@@ -22,11 +22,11 @@ from kaishu.cpu.kernels import Entry, Kernels
 from kaishu.cpu.layout import LAYOUT_VERSION, Layout, WeightKind, view
 from kaishu.cpu.packing import pack_model, plan_stored
 from kaishu.cpu.pages import SEGMENT, KeyValueKind, allocate_pages
-from kaishu.cpu.records import BUFFERS, INT8_PAGES, MODEL, PAGES, STEP, address, record
+from kaishu.cpu.records import BUFFERS, INT8_PAGES, MODEL, PAGES, STEP, address, matrix, record
 from kaishu.cpu.rope_frequencies import rope_attention_factor, rope_frequencies
 from kaishu.cpu.store import KERNELS_FOLDER, PACKED_FOLDER, PackedStore, cache_folder
 from kaishu.cpu.target import current_target
-from kaishu.cpu.threads import Ranks, available_threads, shared_state
+from kaishu.cpu.threads import COUNTERS, Ranks, available_threads, shared_state
 
 NO_WINDOW = 1 << 40  # a window that no sequence fills
 _FORWARD = "kaishu.cpu.forward", "forward", (None, None, None, MODEL, STEP, BUFFERS)
@@ -34,6 +34,13 @@ FORWARD: Mapping[KeyValueKind, Entry] = {
     "bf16": Entry("forward", *_FORWARD[:2], (*_FORWARD[2], PAGES)),
     "int8": Entry("forward_int8_pages", *_FORWARD[:2], (*_FORWARD[2], INT8_PAGES)),
 }
+STEP_PROBLEMS = {  # what plan_step returns; not in its own file, which would import Numba
+    -1: "there are only ids that the embedding has a row for",
+    -2: "the page table covers every position of the sequences",
+    -3: "the page table has only pages that exist",
+    -4: "logits are wanted only for rows of the step",
+}
+PLAN_STEP = Entry("plan_step", "kaishu.cpu.step_plan", "plan_step", (MODEL, STEP, None, None, None, None))
 
 
 class CpuExecutor:
@@ -63,11 +70,13 @@ class CpuExecutor:
         assert page_tokens % (2 * layout.lanes) == 0 and SEGMENT % page_tokens == 0, "whole blocks, whole segments"
         self._layout, self._memory, self._ranks = layout, memory, ranks
         self._forward = kernels.load(FORWARD[kv])  # now, and not with the first token
+        self._plan_step = kernels.load(PLAN_STEP)
         weakref.finalize(self, ranks.close)  # or the threads of every model of a process would wait until its end
         self._num_pages, self._page_tokens, self._tile_rows = num_pages, page_tokens, current_target().tokens
         self._pages, (self._page_memory, *self._page_scales) = allocate_pages(layout.config, num_pages, page_tokens, kv)
         self._model, self._model_arrays = _model_record(layout, memory)
-        self._shared = shared_state(num_stages(layout.config.num_hidden_layers))
+        self._model_address, self._pages_address = address(self._model), address(self._pages)
+        self._shared = shared_state(num_stages(layout.config.num_hidden_layers), ranks.count)
         self._buffers = StepBuffers(layout, ranks.count, self._tile_rows)
 
     @classmethod
@@ -161,8 +170,8 @@ class CpuExecutor:
 
         return: [R, V] float32
         """
-        self._compute(batch)
-        return np.array(self._buffers.logits[: len(batch.logit_rows), : self.vocab_size])
+        logits = self._compute(batch)
+        return logits[:, : self.vocab_size]
 
     def hidden(self, batch: TokenBatch) -> NDArray[np.float32]:
         """As `step`, but return what the head would read, not yet rounded for the head's multiplication.
@@ -179,54 +188,40 @@ class CpuExecutor:
         normed: NDArray[np.float32] = x * (np.float32(1) / np.sqrt(mean + np.float32(config.rms_norm_eps))) * weight
         return normed
 
-    def _compute(self, batch: TokenBatch) -> None:
-        """Run the kernels; what they leave is in the buffers until the next step."""
-        self._check(batch)
-        step, arrays, pieces = self._step_record(batch)
+    def _compute(self, batch: TokenBatch) -> NDArray[np.float32]:
+        """Run the kernels; what they leave is in the buffers until the next step.
+
+        return: [R, padded V] float32, of the caller's own
+        """
+        shape = len(batch.logit_rows), self._layout.packed[self._layout.head].padded_rows
+        logits = np.empty(shape, np.float32)  # so that it needn't be copied: with 32 rows that would be 19 MB
+        step, arrays = self._step_record(batch, logits)
+        sizes = self.vocab_size, self._num_pages, self._page_tokens, self._tile_rows
+        pieces = self._plan_step(self._model_address, address(step), *sizes)
+        assert pieces >= 0, STEP_PROBLEMS[pieces]
         self._buffers.make_room(len(batch.token_ids), len(batch.logit_rows), pieces)
-        self._shared[:] = 0
-        records = [address(one) for one in (self._shared, self._model, step, self._buffers.record, self._pages)]
+        self._shared[COUNTERS:] = 0
         kernel, count = self._forward, self._ranks.count
-        self._ranks.run(lambda rank: kernel(rank, count, *records))
+        records = address(self._shared), self._model_address, address(step), address(self._buffers.record)
+        self._ranks.run(lambda rank: kernel(rank, count, *records, self._pages_address))
         del arrays  # kept until here: the record has only their addresses
+        return logits
 
     def close(self) -> None:
         """End the ranks' threads."""
         self._ranks.close()
 
-    def _check(self, batch: TokenBatch) -> None:
-        """Kernels read and write where the batch says, so what it says has to be there."""
-        used = batch.positions[batch.query_starts[1:] - 1] // self._page_tokens + 1  # [B] pages
-        assert used.max() <= batch.page_table.shape[1], "the page table covers every position of the sequences"
-        pages = batch.page_table[np.arange(batch.page_table.shape[1]) < used[:, None]]
-        assert ((pages >= 0) & (pages < self._num_pages)).all(), "the page table has only pages that exist"
-        ids = batch.token_ids
-        assert ((ids >= 0) & (ids < self.vocab_size)).all(), "there are only ids that the embedding has a row for"
-
-    def _step_record(self, batch: TokenBatch) -> tuple[Any, list[NDArray[np.int32]], int]:
-        """return: STEP, the arrays it points to, how many pieces attention has"""
-        config, lengths = self._layout.config, np.diff(batch.query_starts)
-        rows = lengths * config.queries_per_key
-        segments = batch.positions[batch.query_starts[1:] - 1] // SEGMENT + 1
-        pieces = np.where(rows <= self._tile_rows, segments, -(-rows // self._tile_rows)) * config.num_key_value_heads
-        arrays = {
-            "token_ids": batch.token_ids,
-            "positions": batch.positions,
-            "query_starts": batch.query_starts,
-            "page_table": batch.page_table,
-            "logit_rows": batch.logit_rows,
-            "sequence_of": np.repeat(np.arange(len(lengths)), lengths),  # [T]
-            "piece_starts": np.concatenate([[0], np.cumsum(pieces)]),  # [B + 1]
-            "all_rows": np.arange(len(batch.token_ids)),  # [T]
-        }
-        whole = {name: np.ascontiguousarray(array, np.int32) for name, array in arrays.items()}
-        fields = {name: address(array) for name, array in whole.items()} | {
-            "tokens": len(batch.token_ids),
-            "sequences": len(lengths),
-            "table_width": batch.page_table.shape[1],
-            "num_logit_rows": len(batch.logit_rows),
-        }
-        return record(STEP, fields), list(whole.values()), int(pieces.sum())
+    def _step_record(self, batch: TokenBatch, logits: NDArray[np.float32]) -> tuple[Any, list[NDArray[np.int32]]]:
+        """return: STEP, with room for what plan_step fills in, and the arrays it points to"""
+        tokens, sequences = len(batch.token_ids), len(batch.query_starts) - 1
+        given = (batch.token_ids, batch.positions, batch.query_starts, batch.page_table, batch.logit_rows)
+        arrays = [np.ascontiguousarray(array, np.int32) for array in given]
+        filled_in = np.empty(2 * tokens + sequences + 1, np.int32)  # sequence_of, piece_starts, all_rows
+        start = address(filled_in)
+        sequence_of, piece_starts, all_rows = start, start + 4 * tokens, start + 4 * (tokens + sequences + 1)
+        sizes = tokens, sequences, batch.page_table.shape[1], len(batch.logit_rows)
+        tables = (*map(address, arrays), sequence_of, piece_starts, all_rows)
+        return np.array((*tables, matrix(logits), *sizes), STEP), [*arrays, filled_in]
 
 
 def _model_record(layout: Layout, memory: NDArray[np.uint8]) -> tuple[Any, list[NDArray[Any]]]:

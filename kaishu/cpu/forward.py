@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from kaishu.cpu.barriers import barrier, claim
+from kaishu.cpu.barriers import barrier, claim, claim_near, comes_last, release
 from kaishu.cpu.buffers import STAGES
 from kaishu.cpu.embedding import embed_token
 from kaishu.cpu.experts import mixture_of_experts
@@ -41,61 +41,48 @@ from kaishu.cpu.vector import KERNEL, floats_at, int32_at, int64_at, lanes, load
 
 @njit(**KERNEL)
 def forward(rank, ranks, shared, model, step, buffers, pages):
-    """One rank's part of a step; the logits asked for are in buffers.logits when every rank has returned.
+    """One rank's part of a step; the logits asked for are in step.logits when every rank has returned.
 
     shared: the address of threads.py's shared_state, zeros
     others: the records of records.py
     """
     _start(model, step, buffers, shared, 0, ranks)
-    barrier(shared, ranks)
     for layer in range(model.num_layers):
         stage = 1 + layer * STAGES
         _attention_block(rank, ranks, shared, stage, model, step, buffers, pages, layer)
         norm = _norm_place(model, layer, POST_ATTENTION_NORM)
         _normalise(model, buffers, norm, step.all_rows, step.tokens, shared, stage + 7, ranks)
-        barrier(shared, ranks)
         if layer_field(model, layer, ROUTER) >= 0:
             mixture_of_experts(rank, ranks, shared, stage + 8, model, layer, step.tokens, buffers)
         else:
-            _feed_forward_block(ranks, shared, stage + 8, model, step, buffers, layer)
+            _feed_forward_block(rank, ranks, shared, stage + 8, model, step, buffers, layer)
     stage, norm = 1 + model.num_layers * STAGES, _norm_place(model, model.num_layers, INPUT_NORM)
     _normalise(model, buffers, norm, step.logit_rows, step.num_logit_rows, shared, stage, ranks)
-    barrier(shared, ranks)
-    _predict(model, buffers, step.num_logit_rows, shared, stage + 1, ranks)
+    _predict(rank, model, buffers, step, shared, stage + 1, ranks)
 
 
 @njit(**KERNEL)
 def _attention_block(rank, ranks, shared, stage, model, step, buffers, pages, layer):
-    """hidden += attention(norm(hidden))"""
+    """hidden += attention(norm(hidden)); begins and ends without a barrier"""
     output = layer_field(model, layer, OUTPUT)
     _begin_pages(model, step, pages, layer, shared, stage + 15)
     _normalise(model, buffers, _norm_place(model, layer, INPUT_NORM), step.all_rows, step.tokens, shared, stage, ranks)
-    barrier(shared, ranks)
-    _project(model, buffers, layer, step.tokens, shared, stage + 1, ranks)
+    _project(rank, model, buffers, layer, step.tokens, shared, stage + 1, ranks)
     barrier(shared, ranks)
     _rotate_and_keep(model, buffers, layer, step, pages, rank, shared, stage + 2, ranks)
     barrier(shared, ranks)
     attend_pieces(model, buffers, layer, step, pages, rank, shared, stage + 3)
-    barrier(shared, ranks)
-    join_segments(model, buffers, step, pages, shared, stage + 4)
-    barrier(shared, ranks)
-    inputs = linear_field(model, output, INPUTS)
-    _prepare_rows(model, buffers.attended, inputs, step.tokens, shared, stage + 5, ranks)
-    barrier(shared, ranks)
-    _add_linear(model, buffers, output, buffers.attended, step.tokens, shared, stage + 6, ranks)
-    barrier(shared, ranks)
+    _join_and_prepare(model, buffers, linear_field(model, output, INPUTS), step, pages, shared, stage + 4, ranks)
+    _add_linear(rank, model, buffers, output, buffers.attended, step.tokens, shared, stage + 6, ranks)
 
 
 @njit(**KERNEL)
-def _feed_forward_block(ranks, shared, stage, model, step, buffers, layer):
-    """hidden += feed_forward(normed)"""
+def _feed_forward_block(rank, ranks, shared, stage, model, step, buffers, layer):
+    """hidden += feed_forward(normed); begins and ends without a barrier"""
     down = layer_field(model, layer, DOWN)
-    _feed(model, buffers, layer, step.tokens, shared, stage, ranks)
-    barrier(shared, ranks)
-    _prepare_rows(model, buffers.inner, linear_field(model, down, INPUTS), step.tokens, shared, stage + 1, ranks)
-    barrier(shared, ranks)
-    _add_linear(model, buffers, down, buffers.inner, step.tokens, shared, stage + 2, ranks)
-    barrier(shared, ranks)
+    _feed(rank, model, buffers, layer, step.tokens, shared, stage, ranks)
+    _prepare(model, buffers.inner, linear_field(model, down, INPUTS), step.tokens, shared, stage + 1, ranks)
+    _add_linear(rank, model, buffers, down, buffers.inner, step.tokens, shared, stage + 2, ranks)
 
 
 @njit(**KERNEL)
@@ -143,38 +130,42 @@ def _begin_pages(model, step, pages, layer, shared, stage):
 
 @njit(**KERNEL)
 def _normalise(model, buffers, norm, rows, count, shared, stage, ranks):
-    """The rows of hidden that `rows` lists → normed, one after another."""
-    width, at_once = buffers.hidden.width, _pieces(count, ranks, 1)
-    weight, chosen = floats_at(model.address + norm), int32_at(rows)
-    source, target = floats_at(buffers.hidden.at), floats_at(buffers.normed.words)
+    """The rows of hidden that `rows` lists → normed, one after another; with a barrier before and after."""
+    if count < ranks:
+        if comes_last(shared, ranks):
+            _normalise_rows(model, buffers, norm, rows, 0, count)
+            release(shared, ranks)
+        return
+    barrier(shared, ranks)
+    at_once = _pieces(count, ranks, 1)
     first = claim(shared, stage, at_once)
     while first < count:
-        for row in range(first, min(count, first + at_once)):
-            rms_norm(
-                source,
-                chosen[row] * width,
-                weight,
-                model.hidden_size,
-                width,
-                model.eps,
-                target,
-                row * buffers.normed.width,
-            )
-            prepare(buffers.normed, row, width, model.is_quantised)
+        _normalise_rows(model, buffers, norm, rows, first, min(count, first + at_once))
         first = claim(shared, stage, at_once)
+    barrier(shared, ranks)
 
 
 @njit(**KERNEL)
-def _project(model, buffers, layer, tokens, shared, stage, ranks):
+def _normalise_rows(model, buffers, norm, rows, first, stop):
+    width, target_width = buffers.hidden.width, buffers.normed.width
+    weight, chosen = floats_at(model.address + norm), int32_at(rows)
+    source, target = floats_at(buffers.hidden.at), floats_at(buffers.normed.words)
+    for row in range(first, stop):
+        start, size = chosen[row] * width, model.hidden_size
+        rms_norm(source, start, weight, size, width, model.eps, target, row * target_width)
+        prepare(buffers.normed, row, width, model.is_quantised)
+
+
+@njit(**KERNEL)
+def _project(rank, model, buffers, layer, tokens, shared, stage, ranks):
     """Queries, keys and values, side by side in qkv: the blocks of three linears in one row of pieces."""
     queries, keys = layer_field(model, layer, QUERY), layer_field(model, layer, KEY)
     values = layer_field(model, layer, VALUE)
     num_queries, num_keys = linear_field(model, queries, BLOCKS), linear_field(model, keys, BLOCKS)
     total = num_queries + num_keys + linear_field(model, values, BLOCKS)
     at_once = _pieces(total, ranks, 2)
-    first = claim(shared, stage, at_once)
-    while first < total:
-        block, last = first, min(total, first + at_once)
+    block, last = claim_near(rank, ranks, shared, stage, at_once, total)
+    while block < total:
         while block < last:
             which, start, end = values, num_queries + num_keys, total
             if block < num_queries:
@@ -184,7 +175,7 @@ def _project(model, buffers, layer, tokens, shared, stage, ranks):
             stop, column = min(last, end), start * lanes()
             linear_blocks(model, which, block - start, stop - start, buffers.normed, 0, tokens, buffers.qkv, column)
             block = stop
-        first = claim(shared, stage, at_once)
+        block, last = claim_near(rank, ranks, shared, stage, at_once, total)
 
 
 @njit(**KERNEL)
@@ -252,54 +243,77 @@ def _query_head(model, buffers, layer, token, index, rank):
 
 
 @njit(**KERNEL)
-def _prepare_rows(model, x, inputs, tokens, shared, stage, ranks):
-    """Rows of activations made ready for the next linear layer."""
-    at_once = _pieces(tokens, ranks, 1)
-    first = claim(shared, stage, at_once)
-    while first < tokens:
-        for token in range(first, min(tokens, first + at_once)):
-            prepare(x, token, inputs, model.is_quantised)
-        first = claim(shared, stage, at_once)
+def _join_and_prepare(model, buffers, inputs, step, pages, shared, stage, ranks):
+    """What attention computed apart is joined; then as `_prepare`."""
+    if step.tokens < ranks:
+        if comes_last(shared, ranks):
+            join_segments(model, buffers, step, pages, shared, stage)
+            _prepare_rows(model, buffers.attended, inputs, 0, step.tokens)
+            release(shared, ranks)
+        return
+    barrier(shared, ranks)
+    join_segments(model, buffers, step, pages, shared, stage)
+    _prepare(model, buffers.attended, inputs, step.tokens, shared, stage + 1, ranks)
 
 
 @njit(**KERNEL)
-def _add_linear(model, buffers, which, x, tokens, shared, stage, ranks):
+def _prepare(model, x, inputs, tokens, shared, stage, ranks):
+    """Rows of activations made ready for the next linear layer, with a barrier before and after."""
+    if tokens < ranks:
+        if comes_last(shared, ranks):
+            _prepare_rows(model, x, inputs, 0, tokens)
+            release(shared, ranks)
+        return
+    barrier(shared, ranks)
+    at_once = _pieces(tokens, ranks, 1)
+    first = claim(shared, stage, at_once)
+    while first < tokens:
+        _prepare_rows(model, x, inputs, first, min(tokens, first + at_once))
+        first = claim(shared, stage, at_once)
+    barrier(shared, ranks)
+
+
+@njit(**KERNEL)
+def _prepare_rows(model, x, inputs, first, stop):
+    for token in range(first, stop):
+        prepare(x, token, inputs, model.is_quantised)
+
+
+@njit(**KERNEL)
+def _add_linear(rank, model, buffers, which, x, tokens, shared, stage, ranks):
     """hidden += linear(x): the residual connection, in the rows that the rank has just computed."""
     blocks, width = linear_field(model, which, BLOCKS), lanes()
     delta, hidden, columns = floats_at(buffers.delta.at), floats_at(buffers.hidden.at), buffers.hidden.width
     at_once = _pieces(blocks, ranks, 2)
-    first = claim(shared, stage, at_once)
+    first, last = claim_near(rank, ranks, shared, stage, at_once, blocks)
     while first < blocks:
-        last = min(blocks, first + at_once)
         linear_blocks(model, which, first, last, x, 0, tokens, buffers.delta, 0)
         for token in range(tokens):
             for n in range(first * width, min(last * width, columns), width):
                 place = token * columns + n
                 store(hidden, place, load(hidden, place) + load(delta, token * buffers.delta.width + n))
-        first = claim(shared, stage, at_once)
+        first, last = claim_near(rank, ranks, shared, stage, at_once, blocks)
 
 
 @njit(**KERNEL)
-def _feed(model, buffers, layer, tokens, shared, stage, ranks):
+def _feed(rank, model, buffers, layer, tokens, shared, stage, ranks):
     """Gate and up, multiplied."""
     gate, up = layer_field(model, layer, GATE), layer_field(model, layer, UP)
     blocks = linear_field(model, gate, BLOCKS)
     at_once = _pieces(blocks, ranks, 2)
-    first = claim(shared, stage, at_once)
+    first, last = claim_near(rank, ranks, shared, stage, at_once, blocks)
     while first < blocks:
-        last = min(blocks, first + at_once)
         gates, values, inner = buffers.gates, buffers.values, buffers.inner
         gated_blocks(model, gate, up, first, last, buffers.normed, 0, tokens, gates, values, inner)
-        first = claim(shared, stage, at_once)
+        first, last = claim_near(rank, ranks, shared, stage, at_once, blocks)
 
 
 @njit(**KERNEL)
-def _predict(model, buffers, rows, shared, stage, ranks):
+def _predict(rank, model, buffers, step, shared, stage, ranks):
     """The head, for the rows asked."""
     blocks = linear_field(model, model.head, BLOCKS)
     at_once = _pieces(blocks, 8 * ranks, 2)
-    first = claim(shared, stage, at_once)
+    first, last = claim_near(rank, ranks, shared, stage, at_once, blocks)
     while first < blocks:
-        last = min(blocks, first + at_once)
-        linear_blocks(model, model.head, first, last, buffers.normed, 0, rows, buffers.logits, 0)
-        first = claim(shared, stage, at_once)
+        linear_blocks(model, model.head, first, last, buffers.normed, 0, step.num_logit_rows, step.logits, 0)
+        first, last = claim_near(rank, ranks, shared, stage, at_once, blocks)

@@ -95,7 +95,7 @@ def read_through(kernels: Kernels, ranks: Ranks, memory: NDArray[np.float32]) ->
     return: their sum
     """
     assert len(memory) % PIECE_FLOATS == 0, "ranks claim whole pieces"
-    shared, totals = shared_state(1), np.zeros((ranks.count, current_target().lanes), np.float32)
+    shared, totals = shared_state(1, ranks.count), np.zeros((ranks.count, current_target().lanes), np.float32)
     kernel, fixed = kernels.load(READ), (address(shared), address(memory), len(memory) // PIECE_FLOATS, address(totals))
     ranks.run(lambda rank: kernel(rank, ranks.count, *fixed))
     return float(totals.sum(dtype=np.float64))
@@ -179,7 +179,7 @@ def multiply(kernels: Kernels, ranks: Ranks, kind: Arithmetic, turns: int) -> ND
     if kind in {"int4", "int8"}:
         dtype = np.int16 if kind == "int4" and target.dot == "avx2" else np.int32
     out = np.zeros((ranks.count, sums * target.lanes * 4 // np.dtype(dtype).itemsize), dtype)
-    shared, own_bytes = shared_state(0), out.strides[0]
+    shared, own_bytes = shared_state(0, ranks.count), out.strides[0]
     fixed = (get_args(Arithmetic).index(kind), turns, address(weights), address(x), address(out), own_bytes)
     kernel, counters = kernels.load(MULTIPLY), address(shared)
     ranks.run(lambda rank: kernel(rank, ranks.count, counters, *fixed))

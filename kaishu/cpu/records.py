@@ -55,6 +55,7 @@ MODEL = np.dtype(
 #   sequence_of:  [T] int32, which sequence a row belongs to
 #   piece_starts: [B + 1] int32, the first piece of attention of each sequence
 #   all_rows:     [T] int32, 0 to T - 1
+#   logits:       [R, V] float32, where the answer goes
 STEP = np.dtype(
     [
         ("token_ids", "i8"),
@@ -65,6 +66,7 @@ STEP = np.dtype(
         ("sequence_of", "i8"),
         ("piece_starts", "i8"),
         ("all_rows", "i8"),
+        ("logits", MATRIX),
         ("tokens", "i8"),
         ("sequences", "i8"),
         ("table_width", "i8"),
@@ -123,7 +125,6 @@ _MATRICES = (
     "delta",
     "cos",
     "sin",
-    "logits",
     "heads",
     "queries",
     "scores",

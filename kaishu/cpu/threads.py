@@ -16,13 +16,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-ARRIVED, GENERATION, COUNTERS = 0, 8, 16  # places in the shared array; each on a cache line of its own
+ARRIVED, GENERATION, OWN_START, COUNTERS = 0, 8, 16, 24  # places in the shared array; each on a line of its own
+OWN_SIZE = OWN_START + 1
 LINE = 8  # int64 in a cache line
 
 
-def shared_state(stages: int) -> NDArray[np.int64]:
-    """The barrier and a counter for each stage of a step; zeros before every step. Kernels get its address."""
-    return np.zeros(COUNTERS + stages * LINE, np.int64)
+def shared_state(stages: int, ranks: int) -> NDArray[np.int64]:
+    """The barrier, a counter for each stage of a step, and for each rank counters of its own. Kernels get its address.
+
+    return: int64; everything from COUNTERS on is zero, and has to be again before every step
+    """
+    own_start, own_size = COUNTERS + stages * LINE, -(-stages // LINE) * LINE
+    shared = np.zeros(own_start + ranks * own_size, np.int64)
+    shared[OWN_START], shared[OWN_SIZE] = own_start, own_size
+    return shared
 
 
 def available_threads(root: Path = Path("/")) -> int:

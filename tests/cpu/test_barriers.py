@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from kaishu.cpu.barriers import barrier, claim
+from kaishu.cpu.barriers import barrier, claim, claim_near, comes_last, own_share, release
 from kaishu.cpu.records import address
 from kaishu.cpu.threads import COUNTERS, LINE, Ranks, shared_state
 
@@ -30,6 +30,34 @@ def take_all(shared, stage, total, at_once, taken, mark):
 
 
 @njit(nogil=True)
+def take_near(rank, ranks, shared, total, at_once, taken, runs):
+    """runs: how many runs this rank got that don't begin where its last one ended"""
+    end, (first, last) = -1, claim_near(rank, ranks, shared, 1, at_once, total)
+    while first < total:
+        for piece in range(first, last):
+            taken[piece] += 1
+        runs[rank] += first != end
+        end, (first, last) = last, claim_near(rank, ranks, shared, 1, at_once, total)
+
+
+@njit
+def share(rank, ranks, total):
+    return own_share(rank, ranks, total)
+
+
+@njit(nogil=True)
+def count_alone(shared, ranks, rounds, counter, seen):
+    """The last rank counts, with no other protection; all see what it left."""
+    for turn in range(1, rounds + 1):
+        if comes_last(shared, ranks):
+            counter[0] += 1
+            release(shared, ranks)
+        if counter[0] < turn:
+            seen[0] += 1
+        barrier(shared, ranks)
+
+
+@njit(nogil=True)
 def pass_on(shared, ranks, rank, rounds, notes, wrong):
     """In every round each rank writes a note, and after the barrier reads all the others'."""
     for turn in range(1, rounds + 1):
@@ -42,18 +70,54 @@ def pass_on(shared, ranks, rank, rounds, notes, wrong):
 
 
 def test_every_piece_is_claimed_exactly_once(ranks):
-    shared = shared_state(2)
+    shared = shared_state(2, 4)
     take_all(address(shared), 1, 0, 1, np.zeros(1, np.int64), 1)  # compiled, so that ranks begin together
     for total in (0, 1, 7, 20_000):
         for at_once in (1, 2, 7):
-            shared, taken = shared_state(3), np.zeros(max(1, total), np.int64)
+            shared, taken = shared_state(3, 4), np.zeros(max(1, total), np.int64)
             ranks.run(lambda rank: take_all(address(shared), 1, total, at_once, taken, 1))  # noqa: B023
             assert (taken[:total] == 1).all()
             assert not shared[COUNTERS + 2 * LINE], "stages have counters of their own"
 
 
+def test_every_piece_near_or_far_is_claimed_exactly_once(ranks):
+    take_near(0, 1, address(shared_state(3, 1)), 0, 1, np.zeros(1, np.int64), np.zeros(1, np.int64))  # compiled
+    for total in (0, 1, 7, 20_000):
+        for at_once in (2, 4):
+            shared, taken = shared_state(3, ranks.count), np.zeros(max(1, total), np.int64)
+            runs = np.zeros(ranks.count, np.int64)
+            ranks.run(lambda rank: take_near(rank, ranks.count, address(shared), total, at_once, taken, runs))  # noqa: B023
+            assert (taken[:total] == 1).all()
+
+
+def test_a_rank_alone_takes_its_own_share_in_one_run_and_then_the_others(ranks):
+    """The other ranks never come: as if their cores were busy with something else."""
+    total, taken, runs = 1000, np.zeros(1000, np.int64), np.zeros(ranks.count, np.int64)
+    take_near(ranks.count - 1, ranks.count, address(shared_state(3, ranks.count)), total, 2, taken, runs)
+    assert (taken == 1).all()
+    assert runs.tolist() == [0] * (ranks.count - 1) + [min(ranks.count, 2)], "its own, then the others' from 0 on"
+
+
+@pytest.mark.parametrize("total", [0, 1, 2, 3, 10, 11, 1000])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 16])
+def test_shares_follow_each_other_and_begin_with_even_pieces(count, total):
+    shares = [share(rank, count, total) for rank in range(count)]
+    assert shares[0][0] == 0 and shares[-1][1] == total
+    assert all(start % 2 == 0 for start, _ in shares)
+    pieces = [piece for start, end in shares for piece in range(start, end)]
+    assert pieces == list(range(total))
+    assert max(end - start for start, end in shares) <= total // count + 3
+
+
+def test_the_last_rank_works_alone_and_the_others_see_it(ranks):
+    shared, counter, seen = shared_state(1, ranks.count), np.zeros(1, np.int64), np.zeros(1, np.int64)
+    count_alone(address(shared_state(1, 1)), 1, 0, counter, seen)  # compiled
+    ranks.run(lambda rank: count_alone(address(shared), ranks.count, 500, counter, seen))
+    assert counter[0] == 500 and not seen[0]
+
+
 def test_nobody_passes_a_barrier_before_all_have_come_even_on_fewer_cores_than_ranks(ranks):
-    shared, notes = shared_state(1), np.zeros(8 * ranks.count, np.int64)
+    shared, notes = shared_state(1, 4), np.zeros(8 * ranks.count, np.int64)
     pass_on(address(shared), 1, 0, 1, np.zeros(8, np.int64), np.zeros(1, np.int64))  # compiled
     wrong, rounds = np.zeros(ranks.count, np.int64), 500
     ranks.run(lambda rank: pass_on(address(shared), ranks.count, rank, rounds, notes, wrong))
@@ -67,7 +131,7 @@ def test_four_ranks_on_one_core_finish():
         os.sched_setaffinity(0, {min(allowed)})
     ranks = Ranks(4)  # threads inherit the affinity
     try:
-        shared, notes, wrong = shared_state(1), np.zeros(32, np.int64), np.zeros(4, np.int64)
+        shared, notes, wrong = shared_state(1, 4), np.zeros(32, np.int64), np.zeros(4, np.int64)
         pass_on(address(shared), 1, 0, 1, np.zeros(8, np.int64), np.zeros(1, np.int64))  # compiled
         ranks.run(lambda rank: pass_on(address(shared), 4, rank, rounds, notes, wrong))
     finally:
@@ -79,7 +143,7 @@ def test_four_ranks_on_one_core_finish():
 
 def test_a_waiting_rank_gives_its_core_away():
     """Without that, every barrier of four ranks on one core takes whole turns of the system's scheduler."""
-    shared = shared_state(1)
+    shared = shared_state(1, 4)
     pass_on(address(shared), 1, 0, 1, np.zeros(8, np.int64), np.zeros(1, np.int64))
     (code,) = pass_on.inspect_llvm().values()
     assert "call i32 @sched_yield()" in code or "call i32 @SwitchToThread()" in code

@@ -60,8 +60,9 @@ def test_a_kernel_reads_whole_numbers_and_fractions():
 @every_record
 def test_fields_are_as_written(dtype):
     fields = {name: index + 1 for index, name in enumerate(dtype.names)}
+    fields |= {name: (index, 7) for index, name in enumerate(dtype.names) if dtype[name] == MATRIX}
     made = record(dtype, fields)
-    assert {name: made[name] for name in dtype.names} == fields
+    assert {name: made[name].tolist() for name in dtype.names} == fields
 
 
 @every_record
