@@ -118,6 +118,17 @@ def accepts(compiler, tokenizer, schema, text):
         ({"type": "number"}, ["-0.5", "1e5", "1E-2", "0"], ["01", "1.", ".5", "+1", "NaN"]),
         ({"type": "integer"}, ["-3", "12345678901234567890"], ["1.0", "1e5"]),
         ({"type": ["string", "null"]}, ["null", '""'], ["0", "true"]),
+        # Days and seconds that there are.
+        (
+            {"format": "date", "type": "string"},
+            ['"2024-02-29"', '"2000-02-29"', '"0004-02-29"', '"2023-12-31"'],
+            ['"2023-02-29"', '"1900-02-29"', '"0000-01-01"', '"2024-02-30"', '"2023-04-31"', '"2023-13-01"'],
+        ),
+        (
+            {"format": "date-time", "type": "string"},
+            ['"2024-02-29T23:59:59Z"', '"2023-02-28T00:00:00.5+02:00"'],
+            ['"2023-02-29T00:00:00Z"', '"2023-02-28T23:59:60Z"', '"2023-02-28"'],
+        ),
         # A name in other letters is the same name: it must not pass as one of the additional ones.
         (
             {"type": "object", "properties": {"é": {"const": 1}, "n\nl": {"const": 1}}, "additionalProperties": {}},
