@@ -96,6 +96,17 @@ class ContextLengthError(InvalidRequestError):
         self.context_tokens = context_tokens
 
 
+class QueueFullError(KaishuError):
+    """More requests wait already than the engine was told to hold; nothing is wrong with this one."""
+
+    def __init__(self, waiting: int, limit: int) -> None:
+        super().__init__(
+            f"{waiting:,} requests are waiting already; allowed: {limit:,}.",
+            hint="Send it again in a while, or let the engine hold more.",
+        )
+        self.waiting, self.limit = waiting, limit
+
+
 class OutOfMemoryError(KaishuError):
     """Memory that the machine or the device doesn't have; says what for and how much."""
 

@@ -38,10 +38,16 @@ class PositionLogprobs:
 
 @dataclass(frozen=True)
 class Usage:
-    """How many tokens a request took. The end token that stopped it counts as a completion token."""
+    """How many tokens a request took. The end token that stopped it counts as a completion token.
+
+    cached_tokens:    of the prompt's, how many were computed for an earlier request
+    reasoning_tokens: of the completion's, how many were thought
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:

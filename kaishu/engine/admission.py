@@ -1,0 +1,97 @@
+"""Admission: what is decided about a job before it may wait, and how it becomes requests and choices.
+
+Owns every refusal that needs the model's limits; after admission a job always ends with a finish reason or an error.
+Knows nothing of steps and pages. Called by core.py in the thread of whoever adds a job, so that building a sampler or
+starting a grammar never holds up a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kaishu.engine.choice import Choice
+from kaishu.engine.jobs import Generate, Read, Running, check_text_to_read, room_of
+from kaishu.engine.output import Limits, Output
+from kaishu.engine.request import Request
+from kaishu.engine.speculation import GuessCount
+from kaishu.engine.stream import Stream
+from kaishu.engine.thinking import ThinkingProgress, ThinkingTokens
+from kaishu.errors import InvalidParameterError
+from kaishu.sampling import Sampler
+from kaishu.text.tokenizer import Tokenizer
+
+
+class Admission:
+    """See the module.
+
+    tag:        what computed pages depend on beside tokens and salt
+    is_guessed: whether tokens of choices are guessed
+    """
+
+    def __init__(self, tokenizer: Tokenizer, limits: Limits, *, tag: bytes, is_guessed: bool) -> None:
+        self._tokenizer, self._limits, self._tag, self._is_guessed = tokenizer, limits, tag, is_guessed
+        self._thinking = ThinkingTokens.of(tokenizer)
+
+    def checked(self, job: Generate | Read) -> Callable[[int], Running]:
+        """Refuse what can't be done.
+
+        return: makes the job what runs, given its number
+        raises: InvalidRequestError and its kinds
+        """
+        if isinstance(job, Read):
+            check_text_to_read(job, self._limits)
+            return lambda number: Running(job, Stream(number), [self._request(job, number, list(job.token_ids))])
+        room_of(job, self._limits)
+        if job.params.thinking_budget is not None and self._thinking is None:
+            raise InvalidParameterError(
+                "thinking_budget", job.params.thinking_budget, "null, since this model's tokenizer has no thinking"
+            )
+        sampler = self._sampler(job, 0)
+
+        def made(number: int) -> Running:
+            running = Running(job, Stream(number), [], waiting_choices=list(range(1, job.params.n)))
+            self._add(running, job, sampler)
+            return running
+
+        return made
+
+    def add_choice(self, running: Running, number: int) -> None:
+        """One more of a job's n choices."""
+        assert isinstance(running.job, Generate)
+        self._add(running, running.job, self._sampler(running.job, number))
+
+    def _add(self, running: Running, job: Generate, sampler: Sampler) -> None:
+        request = self._request(job, running.stream.number, list(job.prompt_ids))
+        request.wants_every_row = job.params.prompt_logprobs is not None and not running.choices
+        running.requests.append(request)
+        running.choices.append(
+            Choice(
+                request,
+                sampler=sampler,
+                output=Output(self._tokenizer, job.params, self._limits, room_of(job, self._limits)),
+                thinking=ThinkingProgress(job.thinking, self._thinking, job.params.thinking_budget),
+                grammar=job.grammar.start() if job.grammar is not None else None,
+                guesses=GuessCount() if self._is_guessed else None,
+            )
+        )
+
+    def _request(self, job: Generate | Read, number: int, token_ids: list[int]) -> Request:
+        return Request(
+            number,
+            token_ids,
+            len(token_ids),
+            priority=job.priority,
+            tag=self._tag + b"\0" + job.salt.encode(),
+            wants_every_row=isinstance(job, Read) and job.wants == "all_logits",
+        )
+
+    def _sampler(self, job: Generate, choice: int) -> Sampler:
+        limits = self._limits
+        return Sampler(
+            job.params,
+            prompt_ids=job.prompt_ids,
+            num_token_ids=limits.num_token_ids,
+            end_token_ids=limits.end_token_ids,
+            absent_ids=limits.absent_token_ids,
+            choice=choice,
+        )

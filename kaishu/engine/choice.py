@@ -1,0 +1,143 @@
+"""One choice of a request while it runs: its sampler, grammar, thinking, text and guesses, in one place.
+
+Owns what happens between a row of logits and the next token: the grammar's mask, the tokens that are forced, the
+guesses for the next step. Knows nothing of batches, pages or other requests; the scheduler's view of it is `request`.
+Driven by core.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kaishu.engine.grammar import GrammarState
+from kaishu.engine.output import Output
+from kaishu.engine.request import Request
+from kaishu.engine.speculation import GuessCount, PromptLookup
+from kaishu.engine.thinking import ThinkingProgress
+from kaishu.sampling import SampledToken, Sampler
+
+MOST_FORCED = 64  # tokens at once
+Proposal = Literal["none", "closing", "forced", "guessed"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one token added to an output; the text may be empty while it isn't certain."""
+
+    text: str
+    token_id: int
+
+
+class Choice:
+    """See the module. `guesses`: None for a request that is not speculated on."""
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        sampler: Sampler,
+        output: Output,
+        thinking: ThinkingProgress,
+        grammar: GrammarState | None,
+        guesses: GuessCount | None,
+    ) -> None:
+        self.request, self.sampler, self.output, self.thinking = request, sampler, output, thinking
+        self._grammar, self._guesses = grammar, guesses
+        self._lookup = PromptLookup() if guesses is not None else None
+        self._proposal: Proposal = "none"
+        self._gap_is_due = False
+        self._wants_logprobs = sampler.params.logprobs is not None
+
+    @property
+    def guesses(self) -> GuessCount | None:
+        """How its guesses fared."""
+        return self._guesses
+
+    def advance(self, rows: NDArray[np.float32]) -> list[Piece]:
+        """Take as many tokens as a step's rows decide; at least one.
+
+        rows:   [R, V] float32: of the newest token and of what was proposed after it, or the last of these alone
+        raises: NumericalError, InvalidRequestError from a grammar that can't be followed
+        """
+        proposed, kind = self.request.proposed, self._proposal
+        self.request.proposed, self._proposal = [], "none"
+        pieces: list[Piece] = []
+        for index, token_id in enumerate(proposed):
+            if kind == "guessed":
+                token = self._sampled(rows[index])
+            else:
+                token = self.sampler.take(token_id, rows[index] if self._wants_logprobs else None)
+            pieces.append(self._append(token, is_layout=kind == "closing"))
+            is_certain = kind != "guessed" or (token.token_id == token_id and not self._due())
+            if self.output.finish_reason is not None or not is_certain:
+                break
+        else:
+            pieces.append(self._append(self._sampled(rows[-1])))
+        if kind == "guessed" and self._guesses is not None:
+            self._guesses.saw(len(proposed), len(pieces) - 1)
+        return pieces
+
+    def propose_forced(self) -> bool:
+        """Have what must follow computed together with the newest token. return: whether there is something"""
+        assert self._proposal == "none", "one proposal at a time"
+        forced: list[int] = list(self._due())
+        kind: Proposal = "closing"
+        if not forced and self._grammar is not None and self.thinking.place == "over":
+            kind, forced = "forced", self._grammar.forced(min(MOST_FORCED, self.output.room_tokens))
+        if forced:
+            self._propose(kind, forced[: self.output.room_tokens])
+        return bool(forced)
+
+    def num_guesses(self, decoding: int) -> int:
+        """How many guesses are worth their cost in the next step, of which `decoding` requests decode."""
+        room = self.output.room_tokens - 1  # a token that is sampled follows them
+        return min(self._guesses.count(decoding), room) if self._guesses is not None and self._proposal == "none" else 0
+
+    def look_up(self, count: int) -> list[int]:
+        """At most `count` guesses from the request's own text."""
+        return self._lookup.guess(self.request.token_ids, count) if self._lookup is not None else []
+
+    def propose_guesses(self, token_ids: Sequence[int]) -> None:
+        """Have these checked in the next step."""
+        if token_ids:
+            self._propose("guessed", token_ids)
+
+    def _propose(self, kind: Proposal, token_ids: Sequence[int]) -> None:
+        self._proposal, self.request.proposed = kind, list(token_ids)
+        self.request.proposed_rows = kind == "guessed" or self._wants_logprobs
+
+    def _due(self) -> tuple[int, ...]:
+        """What has to follow a thought now: its end, or between its end and an answer of a given form the usual gap."""
+        return self.thinking.gap if self._gap_is_due else self.thinking.due()
+
+    def _sampled(self, row: NDArray[np.float32]) -> SampledToken:
+        return self.sampler.sample(row, self._mask())
+
+    def _mask(self) -> NDArray[np.uint32] | None:
+        if self._grammar is None or self.thinking.place == "inside":
+            return None
+        allowed = self._grammar.allowed()
+        start = self.thinking.start_token
+        if start is not None:  # it may think first
+            allowed = allowed.copy()
+            allowed[start >> 5] |= np.uint32(1 << (start & 31))
+        return allowed
+
+    def _append(self, token: SampledToken, *, is_layout: bool = False) -> Piece:
+        """is_layout: it ends a thought, or stands behind its end, and is no part of the answer"""
+        before = self.thinking.place
+        text = self.output.take(token)
+        self.request.token_ids.append(token.token_id)
+        self.thinking.push(token.token_id, is_blank=before == "before" and not text.strip())
+        self._gap_is_due = False
+        if self._grammar is not None and self.output.finish_reason is None and not is_layout:
+            if before == "inside":
+                self._gap_is_due = self.thinking.place == "over"
+            elif self.thinking.place != "inside":
+                self._grammar.accept(token.token_id)
+        return Piece(text, token.token_id)

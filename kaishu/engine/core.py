@@ -1,0 +1,386 @@
+"""The engine's core: requests in, one step at a time, events out.
+
+Owns the loop's body: plan a step (scheduler.py), pack it, let the executor compute it, and give every request its rows
+(choice.py). Knows no threads and no event loop: whoever holds it calls `step` while `is_busy`; llm.py does so for a
+caller that waits, engine.py in a thread. Only `add`, `abort` and `stop_thinking` may be called while a step runs, and
+take effect before the next.
+
+One request's failure is its own: what its row, its grammar or its text raises ends that request and no other.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kaishu.batch import Executor, SequenceTokens, pack
+from kaishu.engine.admission import Admission
+from kaishu.engine.choice import Choice
+from kaishu.engine.drafting import Drafting
+from kaishu.engine.jobs import Generate, Read, Running
+from kaishu.engine.output import Limits, described
+from kaishu.engine.pages import PagePool
+from kaishu.engine.request import Request
+from kaishu.engine.scheduler import Budget, Scheduler, Work
+from kaishu.engine.statistics import Counters, Statistics
+from kaishu.engine.stream import ChoiceEnd, RequestEnd, Stream, TextPiece
+from kaishu.errors import QueueFullError
+from kaishu.results import PositionLogprobs, Timing, Usage
+from kaishu.sampling import prompt_logprobs
+from kaishu.text.tokenizer import Tokenizer
+
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How the engine works, for all requests.
+
+    budget:       what a step may hold
+    max_waiting:  requests that may wait; one more is refused
+    warm_pages:   see PagePool; None for no limit
+    speculation:  whether tokens are guessed from the request's own text
+    model_tag:    what the model is, so that saved pages are never used with another
+    """
+
+    budget: Budget = field(default_factory=Budget)
+    max_waiting: int = 1024
+    warm_pages: int | None = None
+    speculation: bool = True
+    model_tag: bytes = b""
+
+
+class EngineCore:
+    """See the module.
+
+    executor:  whose pages belong to this core alone
+    limits:    of the model; its context fits into the executor's pages
+    drafting:  a smaller model that guesses tokens; None for none
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        tokenizer: Tokenizer,
+        limits: Limits,
+        settings: EngineSettings | None = None,
+        *,
+        drafting: Drafting | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        assert executor.num_pages * executor.page_tokens >= limits.context_tokens, "the longest request fits"
+        self.settings = settings or EngineSettings()
+        self.executor, self._tokenizer, self._limits, self._clock = executor, tokenizer, limits, clock
+        self.pool = PagePool(executor.num_pages, executor.page_tokens, warm_pages=self.settings.warm_pages)
+        self._scheduler = Scheduler(self.pool, self.settings.budget)
+        is_guessed = self.settings.speculation or drafting is not None
+        self._admission = Admission(tokenizer, limits, tag=self.settings.model_tag, is_guessed=is_guessed)
+        self._drafting = drafting
+        self._lock = threading.Lock()  # around what other threads may change: the four below
+        self._new: deque[Running] = deque()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._next_number = 0
+        self._waiting = 0
+        self._running: dict[int, Running] = {}  # by the number of the job
+        self._of_request: dict[Request, tuple[Running, int]] = {}
+        self._counters = Counters()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a step would have something to do."""
+        return bool(self._running or self._new or self._calls)
+
+    def add(self, job: Generate | Read) -> Stream:
+        """Let a job in.
+
+        return: where its events come
+        raises: QueueFullError; InvalidRequestError and its kinds where it can be seen that the job can't be done
+        """
+        made = self._admission.checked(job)
+        with self._lock:
+            if self._waiting >= self.settings.max_waiting:
+                raise QueueFullError(self._waiting, self.settings.max_waiting)
+            number, self._next_number = self._next_number, self._next_number + 1
+            running = made(number)
+            self._waiting += 1
+            self._new.append(running)
+        return running.stream
+
+    def abort(self, number: int) -> None:
+        """End a job at once, with no further event; one that is over or unknown is no error."""
+        with self._lock:
+            self._calls.append(lambda: self._abort(number))
+
+    def stop_thinking(self, number: int) -> None:
+        """Have a job's thought end now, and its answer follow."""
+        with self._lock:
+            self._calls.append(lambda: self._stop_thinking(number))
+
+    def step(self) -> list[Stream]:
+        """Compute one step, if there is something to compute. return: the streams that got something, or ended"""
+        start = self._clock()
+        touched = self._let_in()
+        self._propose()
+        works = self._scheduler.plan() if self._running else []
+        begin = self._clock()
+        computed: list[tuple[Work, Rows | None]] = []
+        error: Exception | None = None
+        try:
+            computed = self._compute(works)
+        except Exception as problem:  # a bug, or no memory: whoever was in the step fails, nobody else
+            error = problem
+        end = self._clock()
+        if error is not None:
+            touched += [self._fail(self._of_request[work.request][0], error) for work in works]
+        for work, rows in computed:
+            if work.request.state == "running":
+                touched.append(self._take(work, rows))
+        if works:
+            self._counters.count_step(end - begin, self._clock() - start - (end - begin))
+        return touched
+
+    def statistics(self) -> Statistics:
+        """How it stands between two steps."""
+        scheduler, counters = self._scheduler, self._counters
+        return Statistics(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting) + len(self._new),
+            pages=self.pool.num_pages,
+            held_pages=self.pool.num_held,
+            cached_pages=self.pool.num_cached,
+            preemptions=scheduler.preemptions,
+            **{name: value for name, value in vars(counters).items() if name != "step_histogram"},
+            step_histogram=tuple(counters.step_histogram),
+        )
+
+    def check_invariants(self) -> None:
+        """What must hold between two steps."""
+        self._scheduler.check_invariants()
+        requests = {*self._scheduler.waiting, *self._scheduler.running}
+        assert requests == set(self._of_request), "the scheduler has what the core has"
+        assert {running.stream.number for running, _ in self._of_request.values()} == set(self._running)
+
+    # Letting in
+
+    def _let_in(self) -> list[Stream]:
+        """What other threads have asked for since the last step."""
+        with self._lock:
+            new, self._new = self._new, deque()
+            calls, self._calls = self._calls, deque()
+        for running in new:
+            self._running[running.stream.number] = running
+            self._schedule(running, 0)
+        for call in calls:
+            call()
+        with self._lock:
+            self._waiting = len(self._scheduler.waiting) + len(self._new)
+        return [running.stream for running in new if running.stream.is_over]
+
+    def _schedule(self, running: Running, index: int) -> None:
+        request = running.requests[index]
+        self._of_request[request] = running, index
+        self._scheduler.add(request)
+        if running.choices:
+            try:
+                running.choices[index].propose_forced()
+            except Exception as problem:
+                self._fail(running, problem)
+
+    # A step
+
+    def _propose(self) -> None:
+        decoding = [request for request in self._scheduler.running if request.is_decoding and not request.proposed]
+        wanted: list[tuple[Choice, int]] = []
+        for request in decoding:
+            running, index = self._of_request[request]
+            try:
+                choice = running.choices[index]
+                if not choice.propose_forced() and (count := choice.num_guesses(len(decoding))):
+                    wanted.append((choice, count))
+            except Exception as problem:
+                self._fail(running, problem)
+        drafted: Sequence[Sequence[int]] = [()] * len(wanted)
+        if self._drafting is not None and wanted:
+            drafted = self._drafting.guess([(choice.request, count) for choice, count in wanted])
+        for (choice, count), guesses in zip(wanted, drafted, strict=True):
+            if choice.request.state == "running":
+                choice.propose_guesses(guesses or (choice.look_up(count) if self.settings.speculation else ()))
+
+    def _compute(self, works: list[Work]) -> list[tuple[Work, Rows | None]]:
+        """Run the executor for those that want logits, and then for those that want hidden states."""
+        computed: list[tuple[Work, Rows | None]] = []
+        for is_hidden, compute in ((False, self.executor.step), (True, self.executor.hidden)):
+            own = [work for work in works if self._wants_hidden(work) == is_hidden]
+            if not own:
+                continue
+            rows, first = compute(pack([_sequence(work) for work in own])), 0
+            for work in own:
+                computed.append((work, rows[first : first + len(work.wants_logits)] if work.wants_logits else None))
+                first += len(work.wants_logits)
+        return computed
+
+    def _wants_hidden(self, work: Work) -> bool:
+        job = self._of_request[work.request][0].job
+        return isinstance(job, Read) and job.wants == "last_hidden"
+
+    def _take(self, work: Work, rows: Rows | None) -> Stream:
+        """One request's part of a step's result."""
+        request = work.request
+        running, index = self._of_request[request]
+        if request.cached_tokens is not None and work.start == request.cached_tokens and not request.preemptions:
+            self._count_prompt(running, request)
+        try:
+            if isinstance(running.job, Read):
+                self._read(running, work, rows)
+            else:
+                self._generate(running, index, work, rows)
+        except Exception as problem:
+            return self._fail(running, problem)
+        return running.stream
+
+    def _count_prompt(self, running: Running, request: Request) -> None:
+        self._counters.prompt_tokens += request.prompt_tokens
+        self._counters.cached_tokens += request.cached_tokens or 0
+
+    def _read(self, running: Running, work: Work, rows: Rows | None) -> None:
+        if rows is not None:
+            running.rows.append(np.array(rows))
+        self._scheduler.computed(work, work.end)
+        if work.end == len(work.request.token_ids):
+            running.stream.rows = np.concatenate(running.rows)  # type: ignore[arg-type]
+            self._forget(running)
+            self._counters.finished += 1
+            running.stream.end()
+
+    def _generate(self, running: Running, index: int, work: Work, rows: Rows | None) -> None:
+        request, known = work.request, len(work.request.token_ids)
+        if rows is not None and request.wants_every_row and work.start < request.prompt_tokens - 1:
+            rows = self._keep_prompt_logprobs(running, work, rows)
+        if rows is None or not len(rows) or work.end < known:
+            self._scheduler.computed(work, work.end)
+            return
+        now = self._clock()
+        choice = running.choices[index]
+        pieces = choice.advance(rows)
+        running.first_token, running.last_token = running.first_token or now, now
+        self._counters.output_tokens += len(pieces)
+        self._scheduler.computed(work, known + len(pieces) - 1)
+        text = "".join(piece.text for piece in pieces)
+        fresh = choice.output.take_logprobs()
+        running.stream.add(TextPiece(index, text, tuple(piece.token_id for piece in pieces), fresh))
+        if choice.output.finish_reason is not None:
+            self._end_choice(running, index)
+        self._add_waiting_choices(running)
+
+    def _keep_prompt_logprobs(self, running: Running, work: Work, rows: Rows) -> Rows:
+        """return: the rows from the one that chooses the first token on"""
+        job, request = running.job, work.request
+        assert isinstance(job, Generate)
+        given = min(work.end, request.prompt_tokens - 1) - work.start
+        followed = request.token_ids[work.start + 1 : work.start + 1 + given]
+        limits = self._limits
+        for token in prompt_logprobs(
+            rows[:given],
+            followed,
+            job.params.prompt_logprobs or 0,
+            num_token_ids=limits.num_token_ids,
+            absent_ids=sorted(limits.absent_token_ids),
+        ):
+            top = tuple(described(self._tokenizer, one.token_id, one.logprob) for one in token.top)
+            chosen = described(self._tokenizer, token.token_id, token.logprob or 0.0)
+            running.prompt_logprobs.append(PositionLogprobs(chosen, top))
+        return rows[given:]
+
+    def _add_waiting_choices(self, running: Running) -> None:
+        """The prompt is computed now, so the other choices find its pages."""
+        for number in running.waiting_choices:
+            self._admission.add_choice(running, number)
+            self._schedule(running, len(running.choices) - 1)
+        running.waiting_choices = []
+
+    # Ends
+
+    def _end_choice(self, running: Running, index: int) -> None:
+        choice, job = running.choices[index], running.job
+        assert isinstance(job, Generate) and choice.output.finish_reason is not None
+        self._leave(running.requests[index])
+        if choice.guesses is not None:
+            self._counters.guessed += choice.guesses.guessed
+            self._counters.accepted += choice.guesses.accepted
+        output = choice.output
+        logprobs = None if job.params.logprobs is None else tuple(output.logprobs)
+        running.stream.add(
+            ChoiceEnd(
+                index,
+                output.text,
+                tuple(output.token_ids),
+                choice.output.finish_reason,
+                output.num_taken,
+                choice.thinking.num_tokens,
+                logprobs,
+            )
+        )
+        running.num_over += 1
+        if running.num_over == job.params.n:
+            self._end_job(running, job)
+
+    def _end_job(self, running: Running, job: Generate) -> None:
+        taken = sum(choice.output.num_taken for choice in running.choices)
+        usage = Usage(
+            len(job.prompt_ids),
+            taken,
+            running.requests[0].cached_tokens or 0,
+            sum(choice.thinking.num_tokens for choice in running.choices),
+        )
+        decode_seconds = running.last_token - running.first_token
+        timing = Timing(running.first_token - running.started, decode_seconds, max(taken - job.params.n, 0))
+        given = None if job.params.prompt_logprobs is None else tuple(running.prompt_logprobs)
+        running.stream.add(RequestEnd(usage, timing, given))
+        del self._running[running.stream.number]
+        self._counters.finished += 1
+        running.stream.end()
+
+    def _leave(self, request: Request) -> None:
+        self._scheduler.end(request)
+        self._of_request.pop(request, None)
+        if self._drafting is not None:
+            self._drafting.forget(request)
+
+    def _forget(self, running: Running) -> None:
+        for request in running.requests:
+            self._leave(request)
+        self._running.pop(running.stream.number, None)
+
+    def _fail(self, running: Running, problem: BaseException) -> Stream:
+        if not running.stream.is_over:
+            self._forget(running)
+            self._counters.failed += 1
+            running.stream.end(problem)
+        return running.stream
+
+    def _abort(self, number: int) -> None:
+        running = self._running.get(number)
+        if running is not None:
+            self._forget(running)
+            self._counters.aborted += 1
+            running.stream.end()
+
+    def _stop_thinking(self, number: int) -> None:
+        running = self._running.get(number)
+        for choice in running.choices if running is not None else ():
+            choice.thinking.stop()
+
+
+def _sequence(work: Work) -> SequenceTokens:
+    request = work.request
+    known = len(request.token_ids)
+    token_ids = request.token_ids[work.start : work.end]
+    if work.end > known:
+        token_ids = token_ids + request.proposed[: work.end - known]
+    return SequenceTokens(token_ids, work.start, request.pages, tuple(work.wants_logits))
