@@ -15,16 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kaishu.batch import Executor
 from kaishu.errors import InvalidParameterError, InvalidRequestError, NumericalError
-from kaishu.many_texts import check_one, check_truth, checked_texts, fitted, last_rows
+from kaishu.many_texts import RowsOf, check_one, check_truth, checked_texts, fitted
 from kaishu.text.tokenizer import Tokenizer
 
 END_OF_TEXT = "<|endoftext|>"  # what Qwen's embedding models were trained to sum a text up in
 
 
 def embed(
-    executor: Executor,
+    rows_of: RowsOf,
     tokenizer: Tokenizer,
     texts: object,
     *,
@@ -36,6 +35,7 @@ def embed(
 ) -> NDArray[np.float32]:
     """Embed texts; the arguments are those of LLM.embed, and what the model says of itself.
 
+    rows_of:        hidden states, [n, D]
     hidden_size:    D
     context_tokens: how many tokens a text may have, the end token included
     return:         [n, D or dimensions] float32
@@ -55,7 +55,7 @@ def embed(
         context_tokens=context_tokens,
         truncate=truncate,
     )
-    return unit_vectors(last_rows(executor, executor.hidden, ids, hidden_size), dimensions)
+    return unit_vectors(rows_of(ids), dimensions)
 
 
 def embedding_prompt(text: str, instruct: str | None) -> str:

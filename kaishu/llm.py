@@ -1,51 +1,45 @@
 """LLM: the blocking Python API. A name goes in; completions, chats, logits, embeddings and rankings come out.
 
-Owns the assembly (files, checkpoint, tokenizer, template, executor) and the shape of the public calls. The work
-itself is elsewhere: generation.py runs a request, text/ makes prompts and reads answers, an Executor computes. One
-request runs at a time.
+Owns the shape of the public calls. The work itself is elsewhere: loading.py puts a model together, prompting.py makes
+jobs of requests, engine/ runs them, deltas.py makes answers of events. Whoever calls waits, and runs the engine's steps
+meanwhile; calls from several threads share steps.
 """
 
 from __future__ import annotations
 
-import sys
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kaishu.batch import Executor, SequenceTokens, pack
-from kaishu.checkpoint import Checkpoint, open_checkpoint
-from kaishu.checkpoint.hub import Progress, resolve
-from kaishu.checkpoint.lora import with_adapters
-from kaishu.config import ModelConfig
+from kaishu.batch import Executor
+from kaishu.checkpoint.hub import Progress
+from kaishu.deltas import ChatDeltas, CompletionDeltas
 from kaishu.embedding import embed
-from kaishu.errors import ContextLengthError, InvalidParameterError, InvalidRequestError, TemplateError
-from kaishu.executors import (
-    ExecutorName,
-    HeadName,
-    KeyValueName,
-    Say,
-    WeightsName,
-    choose,
-    make_executor,
-    quantised_formats,
-)
-from kaishu.generation import PREFILL_CHUNK_TOKENS, Generation, Limits
+from kaishu.engine.blocking import BlockingEngine
+from kaishu.engine.core import EngineSettings
+from kaishu.engine.jobs import Generate, Read
+from kaishu.engine.statistics import Statistics
+from kaishu.engine.stream import Stream
+from kaishu.errors import InvalidParameterError, TemplateError
+from kaishu.executors import ExecutorName, HeadName, KeyValueName, Say, WeightsName
+from kaishu.loading import LoadedModel, load_model
+from kaishu.prompting import ChatRequest, Message, Prompting, Tool, ToolChoice, merged_params
 from kaishu.reranking import rerank
 from kaishu.results import ChatCompletion, ChatEnd, Completion, CompletionEnd, RerankResult, TextDelta
 from kaishu.sampling import SamplingParams
-from kaishu.text.channels import ChannelCollector, ChannelDelta, ChannelParser
+from kaishu.text.channels import ChannelDelta
 from kaishu.text.template import ChatTemplate, RenderedPrompt
 from kaishu.text.tokenizer import Tokenizer
-from kaishu.text_files import template_of, tokenizer_of
-from kaishu.turns import Turns
 
-MAX_THREADS = 1024
-Message = Mapping[str, Any]
-Tool = Mapping[str, Any]
+if TYPE_CHECKING:
+    from kaishu.agent import AgentEvent, AgentResult, Approve
+
+AT_ONCE = 256  # of many prompts, how many are in the engine; the others' answers would only take memory
 
 
 class LLM:
@@ -84,48 +78,62 @@ class LLM:
         progress: Progress | None = None,
         say: Say | None = None,
     ) -> None:
-        if threads is not None:
-            _check_integer("threads", threads, 1, MAX_THREADS)
-        self.checkpoint: Checkpoint = with_adapters(open_checkpoint(resolve(str(model), progress=progress)), lora)
-        self.config: ModelConfig = self.checkpoint.config
-        self.context_tokens = _checked_context(context_tokens, self.config.max_position_embeddings)
-        self.tokenizer = tokenizer_of(self.checkpoint)
-        self.template = _template(self.checkpoint, self.tokenizer)
-        formats = quantised_formats(self.checkpoint)
-        choice = choose(self.config, executor, weights, head, device, kv=kv, formats=formats)
-        self.notes: tuple[str, ...] = self.checkpoint.notes
-        if max_memory is not None:
-            from kaishu.planning import context_within
-
-            self.context_tokens, notes = context_within(
-                max_memory, self.checkpoint, choice, asked=context_tokens, threads=threads
+        self._start(
+            load_model(
+                model,
+                executor=executor,
+                weights=weights,
+                head=head,
+                kv=kv,
+                device=device,
+                threads=threads,
+                context_tokens=context_tokens,
+                max_memory=max_memory,
+                lora=lora,
+                progress=progress,
+                say=say,
             )
-            self.notes += notes
-        self.executor: Executor
-        self.executor, self.description = make_executor(
-            self.checkpoint, choice, threads=threads, context_tokens=self.context_tokens, say=say or _say_on_stderr
         )
-        for note in self.notes:
-            warnings.warn(note, stacklevel=2)
-        num_token_ids = min(self.tokenizer.vocab_size, self.config.vocab_size)
-        self._limits = Limits(
-            context_tokens=self.context_tokens,
-            end_token_ids=self.tokenizer.eos_token_ids | frozenset(self.config.eos_token_ids),
-            num_token_ids=num_token_ids,
-            absent_token_ids=frozenset(self.tokenizer.ids_without_token(num_token_ids)),
-        )
-        self._turns = Turns()
 
-    def generate(self, prompt: str | Sequence[int], params: SamplingParams | None = None, **fields: Any) -> Completion:
-        """Continue a text, without a chat template.
+    @classmethod
+    def of(cls, loaded: LoadedModel, settings: EngineSettings | None = None) -> LLM:
+        """An LLM of a model that is loaded already, which nobody else uses."""
+        made = cls.__new__(cls)
+        made._start(loaded, settings)
+        return made
 
-        prompt: text, or token ids
-        params: how to choose tokens; or give its fields by name: generate("Once", max_tokens=16)
-        raises: InvalidRequestError and its kinds; NumericalError
+    def _start(self, loaded: LoadedModel, settings: EngineSettings | None = None) -> None:
+        self.loaded, self.prompting = loaded, Prompting(loaded)
+        self.engine = BlockingEngine(loaded.start_engine(settings))
+        self.checkpoint, self.config = loaded.checkpoint, loaded.config
+        self.tokenizer: Tokenizer = loaded.tokenizer
+        self.template: ChatTemplate | TemplateError = loaded.template
+        self.executor: Executor = loaded.executor
+        self.description, self.notes = loaded.description, loaded.notes
+        self.context_tokens = loaded.context_tokens
+
+    def generate(
+        self,
+        prompt: str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]],
+        params: SamplingParams | None = None,
+        *,
+        show_progress: bool | None = None,
+        **fields: Any,
+    ) -> Any:
+        """Continue a text, or many at once, without a chat template.
+
+        prompt:        text or token ids, or a list of such prompts
+        params:        how to choose tokens; or give its fields by name: generate("Once", max_tokens=16)
+        show_progress: of many prompts, a bar on stderr; None for yes where that is a terminal
+        return:        a Completion; of a list of prompts a list of them, in its order
+        raises:        InvalidRequestError and its kinds; NumericalError
         """
-        *_, end = self.stream_generate(prompt, params, **fields)
-        assert isinstance(end, CompletionEnd)
-        return end.completion
+        merged = merged_params(params, fields)
+        if isinstance(prompt, str) or not _are_many(prompt):
+            job = self.prompting.completion(prompt, merged)  # type: ignore[arg-type]
+            return _last(self._deltas(self.engine.core.prepare(job), CompletionDeltas()))
+        jobs = (self.prompting.completion(one, merged) for one in prompt)  # type: ignore[arg-type]
+        return list(self._many(jobs, len(prompt), show_progress))
 
     def stream_generate(
         self, prompt: str | Sequence[int], params: SamplingParams | None = None, **fields: Any
@@ -134,32 +142,30 @@ class LLM:
 
         return: TextDelta …, then one CompletionEnd
         """
-        merged = _merged(params, fields)
-        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else self._checked_ids("prompt", prompt)
-        generation = self._generation(token_ids, merged)
-        return self._completion_deltas(generation)
+        job = self.prompting.completion(prompt, _for_one_stream(merged_params(params, fields)))
+        return self._deltas(self.engine.core.prepare(job), CompletionDeltas())
 
-    def _completion_deltas(self, generation: Generation) -> Iterator[TextDelta | CompletionEnd]:
-        with self._one_at_a_time():
-            for piece in generation:
-                yield TextDelta(piece)
-        assert generation.finish_reason is not None
-        yield CompletionEnd(
-            Completion(
-                text=generation.text,
-                token_ids=tuple(generation.token_ids),
-                finish_reason=generation.finish_reason,
-                usage=generation.usage,
-                timing=generation.timing,
-                logprobs=None if generation.params.logprobs is None else tuple(generation.logprobs),
-            )
-        )
+    def _many(self, jobs: Iterable[Generate], total: int, show_progress: bool | None) -> Iterator[Completion]:
+        """Answers in the order of the jobs, of which AT_ONCE are in the engine."""
+        from kaishu.progress import counting
+
+        answers: deque[Iterator[Any]] = deque()
+        with counting("Generating", total, show_progress) as count:
+            for job in jobs:
+                stream = self.engine.core.add(job)
+                answers.append(self._deltas(partial(_the_same, stream), CompletionDeltas()))
+                if len(answers) >= AT_ONCE:
+                    yield count(_last(answers.popleft()))
+            while answers:
+                yield count(_last(answers.popleft()))
 
     def chat(
         self,
         messages: Sequence[Message],
         *,
         tools: Sequence[Tool] | None = None,
+        tool_choice: ToolChoice = None,
+        parallel_tool_calls: bool = True,
         thinking: bool | None = None,
         params: SamplingParams | None = None,
         continue_final_message: bool = False,
@@ -169,32 +175,36 @@ class LLM:
         """Answer a conversation.
 
         messages:               as in OpenAI's API: role, content, and tool_calls or tool_call_id where they belong
-        tools:                  function tools as in OpenAI's API, offered to the model
+        tools:                  offered to the model: Python functions, or function tools as in OpenAI's API
+        tool_choice:            "auto" (also None), "none", "required", or one function as in OpenAI's API
+        parallel_tool_calls:    whether a required call may be several
         thinking:               whether the model thinks first; None leaves it to the template
         params:                 how to choose tokens; or give its fields by name: chat(messages, temperature=0)
         continue_final_message: go on with the final message, which is the assistant's; the answer is what is added
         template_arguments:     further variables that the model's template reads
         raises: InvalidRequestError and its kinds, TemplateError, NumericalError
         """
-        *_, end = self.stream_chat(
+        request = ChatRequest(
             messages,
-            tools=tools,
+            tools,
+            tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
             thinking=thinking,
-            params=params,
             continue_final_message=continue_final_message,
             template_arguments=template_arguments,
-            **fields,
         )
-        assert isinstance(end, ChatEnd)
-        return end.completion
+        answer: ChatCompletion = _last(self._chat_deltas(request, merged_params(params, fields)))
+        return answer
 
     def stream_chat(
         self,
         messages: Sequence[Message],
         *,
-        tools: Sequence[Tool] | None = None,
-        thinking: bool | None = None,
         params: SamplingParams | None = None,
+        tools: Sequence[Tool] | None = None,
+        tool_choice: ToolChoice = None,
+        parallel_tool_calls: bool = True,
+        thinking: bool | None = None,
         continue_final_message: bool = False,
         template_arguments: Mapping[str, Any] | None = None,
         **fields: Any,
@@ -203,49 +213,63 @@ class LLM:
 
         return: ThinkingDelta, ContentDelta, ToolCallStart, ToolCallArguments, ToolCallEnd …, then one ChatEnd
         """
-        merged = _merged(params, fields)
-        prompt = self.render(
+        request = ChatRequest(
             messages,
-            tools=tools,
+            tools,
+            tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
             thinking=thinking,
             continue_final_message=continue_final_message,
             template_arguments=template_arguments,
         )
-        generation = self._generation(self.tokenizer.encode_prompt(prompt), merged)
-        parser = ChannelParser(prompt.thinking, parse_tool_calls=bool(tools))
-        return self._chat_deltas(generation, parser)
+        return self._chat_deltas(request, _for_one_stream(merged_params(params, fields)))
 
-    def _chat_deltas(self, generation: Generation, parser: ChannelParser) -> Iterator[ChannelDelta | ChatEnd]:
-        collector = ChannelCollector()
-        with self._one_at_a_time():
-            for piece in generation:
-                for delta in parser.push(piece):
-                    collector.add(delta)
-                    yield delta
-        for delta in parser.finish():
-            collector.add(delta)
-            yield delta
-        assert generation.finish_reason is not None
-        answer = collector.result()
-        called = generation.finish_reason == "stop" and any(call.is_whole for call in answer.tool_calls)
-        yield ChatEnd(
-            ChatCompletion(
-                content=answer.content,
-                reasoning=answer.reasoning or "",
-                tool_calls=answer.tool_calls,
-                finish_reason="tool_calls" if called else generation.finish_reason,
-                token_ids=tuple(generation.token_ids),
-                usage=generation.usage,
-                timing=generation.timing,
-                logprobs=None if generation.params.logprobs is None else tuple(generation.logprobs),
-            )
+    def _chat_deltas(self, request: ChatRequest, params: SamplingParams) -> Iterator[Any]:
+        chat = self.prompting.chat(request, params)
+        return self._deltas(self.engine.core.prepare(chat.job), ChatDeltas(chat.new_parser))
+
+    def _deltas(self, start: Callable[[], Stream], deltas: CompletionDeltas | ChatDeltas) -> Iterator[Any]:
+        """What callers get of a job, which starts when the first of it is asked for."""
+        for event in self.engine.events(start()):
+            for found in deltas.push(event):
+                if not isinstance(found.delta, TextDelta) or found.delta.text:
+                    yield found.delta
+
+    def run(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Callable[..., Any]],
+        limit: int = 10,
+        approve: Approve | None = None,
+        on_event: Callable[[AgentEvent], None] | None = None,
+        **options: Any,
+    ) -> AgentResult:
+        """Answer a conversation and make the calls that the model asks for, until it answers without any.
+
+        tools:    Python functions
+        limit:    how often the model is asked at most
+        approve:  asked before each call; None makes them all
+        on_event: told of calls and results
+        options:  of `chat`
+        raises:   as `chat`; what a function raises goes to the model as text
+        """
+        from kaishu.agent import run
+
+        return run(
+            lambda so_far, tools: self.chat(so_far, tools=tools, **options),
+            messages,
+            tools,
+            limit=limit,
+            approve=approve,
+            on_event=on_event,
         )
 
     def render(
         self,
         messages: Sequence[Message],
         *,
-        tools: Sequence[Tool] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         thinking: bool | None = None,
         continue_final_message: bool = False,
         template_arguments: Mapping[str, Any] | None = None,
@@ -254,15 +278,13 @@ class LLM:
 
         raises: InvalidMessagesError, TemplateError
         """
-        if isinstance(self.template, TemplateError):
-            raise self.template
-        return self.template.render(
+        request = ChatRequest(
             messages,
-            tools=tools,
             thinking=thinking,
             continue_final_message=continue_final_message,
-            arguments=template_arguments,
+            template_arguments=template_arguments,
         )
+        return self.prompting.render(request, tools)
 
     def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """What the model predicts after each token of a text.
@@ -271,19 +293,7 @@ class LLM:
         return:    [T, V] float32; row t predicts token t + 1
         raises:    InvalidRequestError, ContextLengthError
         """
-        ids = self._checked_ids("token_ids", token_ids)
-        if not ids:
-            raise InvalidRequestError("There are no token ids to compute logits for.", field="token_ids")
-        if len(ids) > self.context_tokens:
-            raise ContextLengthError(len(ids), self.context_tokens)
-        rows = []
-        with self._one_at_a_time():
-            for start in range(0, len(ids), PREFILL_CHUNK_TOKENS):
-                chunk = ids[start : start + PREFILL_CHUNK_TOKENS]
-                pages = range(-(-(start + len(chunk)) // self.executor.page_tokens))
-                batch = pack([SequenceTokens(chunk, start, pages, range(len(chunk)))])
-                rows.append(self.executor.step(batch))  # [t, V]
-        return np.concatenate(rows)  # [T, V]
+        return self._read(Read(self.prompting.checked_ids("token_ids", token_ids), "all_logits"))
 
     def embed(
         self,
@@ -302,17 +312,16 @@ class LLM:
         return:     [n, D or dimensions] float32, a row for each text; one string makes one row
         raises:     InvalidRequestError and its kinds, naming the text; NumericalError
         """
-        with self._one_at_a_time():
-            return embed(
-                self.executor,
-                self.tokenizer,
-                texts,
-                instruct=instruct,
-                dimensions=dimensions,
-                hidden_size=self.config.hidden_size,
-                context_tokens=self.context_tokens,
-                truncate=truncate,
-            )
+        return embed(
+            lambda ids: self._last_rows(ids, None),
+            self.tokenizer,
+            texts,
+            instruct=instruct,
+            dimensions=dimensions,
+            hidden_size=self.config.hidden_size,
+            context_tokens=self.context_tokens,
+            truncate=truncate,
+        )
 
     def rerank(
         self, query: str, documents: Sequence[str], *, instruct: str | None = None, truncate: bool = False
@@ -326,63 +335,60 @@ class LLM:
         return:    index and score (0 to 1) of every document, the best first
         raises:    InvalidRequestError and its kinds, also where the model is no reranker; NumericalError
         """
-        with self._one_at_a_time():
-            limit = self.context_tokens
-            return rerank(
-                self.executor, self.tokenizer, query, documents, instruct, context_tokens=limit, truncate=truncate
-            )
-
-    def _generation(self, token_ids: Sequence[int], params: SamplingParams) -> Generation:
-        filled = params.with_defaults(self.config.generation)
-        return Generation(self.executor, self.tokenizer, token_ids, filled, self._limits)
-
-    def _checked_ids(self, field: str, token_ids: object) -> list[int]:
-        """A caller's token ids as a list; text, bytes and mappings can be iterated, but aren't meant so."""
-        if isinstance(token_ids, str | bytes | bytearray | Mapping) or not isinstance(token_ids, Iterable):
-            raise InvalidParameterError(field, token_ids, "a sequence of token ids")
-        ids = list(token_ids)
-        allowed = f"token ids from 0 to {self.config.vocab_size - 1:,}"
-        for token_id in ids:
-            is_id = isinstance(token_id, int | np.integer) and not isinstance(token_id, bool)
-            if not is_id or not 0 <= token_id < self.config.vocab_size:
-                raise InvalidParameterError(field, token_id, allowed)
-        return [int(token_id) for token_id in ids]
-
-    def _one_at_a_time(self) -> Turns:
-        return self._turns
-
-
-def _merged(params: SamplingParams | None, fields: Mapping[str, Any]) -> SamplingParams:
-    if params is None:
-        return SamplingParams.from_fields(fields)
-    if not isinstance(params, SamplingParams):
-        raise InvalidParameterError("params", params, "SamplingParams", hint="Or give its fields by name.")
-    if fields:
-        raise InvalidRequestError(
-            f"Sampling was given twice: as params and as {', '.join(fields)}.", field="params", hint="Give one of them."
+        return rerank(
+            lambda columns: lambda ids: self._last_rows(ids, columns),
+            self.tokenizer,
+            query,
+            documents,
+            instruct,
+            context_tokens=self.context_tokens,
+            truncate=truncate,
         )
+
+    def statistics(self) -> Statistics:
+        """What the engine has done so far, and what it is doing."""
+        return self.engine.core.statistics()
+
+    def _last_rows(self, texts: Sequence[Sequence[int]], columns: Sequence[int] | None) -> NDArray[np.float32]:
+        """[n, columns]: of each text's last token the logits of some tokens; with None the hidden state, [n, D]."""
+        rows: list[NDArray[np.float32]] = []
+        streams: deque[Stream] = deque()
+        waiting = iter(texts)
+        while True:
+            while len(streams) < AT_ONCE and (text := next(waiting, None)) is not None:
+                streams.append(self.engine.core.add(Read(text, "last_logits" if columns else "last_hidden")))
+            if not streams:
+                break
+            row = self._rows_of(streams.popleft())[0]
+            rows.append(row if columns is None else row[list(columns)])
+        return np.array(rows, np.float32).reshape(len(rows), -1)
+
+    def _read(self, job: Read) -> NDArray[np.float32]:
+        return self._rows_of(self.engine.core.add(job))
+
+    def _rows_of(self, stream: Stream) -> NDArray[np.float32]:
+        for _ in self.engine.events(stream):
+            pass
+        assert stream.rows is not None, "a request for rows that is over has them"
+        return stream.rows
+
+
+def _are_many(prompts: Sequence[Any]) -> bool:
+    """A list of prompts, not one prompt of token ids."""
+    is_list = isinstance(prompts, list | tuple) and bool(prompts)
+    return is_list and isinstance(prompts[0], str | list | tuple | np.ndarray)
+
+
+def _the_same(stream: Stream) -> Stream:
+    return stream
+
+
+def _last(deltas: Iterator[Any]) -> Any:
+    *_, end = deltas
+    return end.completion
+
+
+def _for_one_stream(params: SamplingParams) -> SamplingParams:
+    if params.n != 1:
+        raise InvalidParameterError("n", params.n, "1 in a stream", hint="`generate` and `chat` give all choices.")
     return params
-
-
-def _check_integer(field: str, value: object, low: int, high: int, *, limit: str = "") -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise InvalidParameterError(field, value, f"a whole number from {low} to {limit}{high:,}")
-
-
-def _checked_context(context_tokens: int | None, model_limit: int) -> int:
-    if context_tokens is None:
-        return model_limit
-    _check_integer("context_tokens", context_tokens, 2, model_limit, limit="the model's own limit of ")
-    return context_tokens
-
-
-def _template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate | TemplateError:
-    """The chat template, or why there is none: a base model can still complete text."""
-    try:
-        return template_of(checkpoint, tokenizer)
-    except TemplateError as error:
-        return error
-
-
-def _say_on_stderr(sentence: str) -> None:
-    print(f"kaishu: {sentence}", file=sys.stderr)

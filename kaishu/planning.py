@@ -23,9 +23,9 @@ from kaishu.cpu.packing import plan_stored
 from kaishu.cpu.pages import SEGMENT, page_bytes
 from kaishu.cpu.target import current_target
 from kaishu.cpu.threads import available_threads
+from kaishu.engine.scheduler import Budget
 from kaishu.errors import InvalidParameterError, OutOfMemoryError
 from kaishu.executors import Choice
-from kaishu.generation import PREFILL_CHUNK_TOKENS
 
 # Measured: what a process has beside the model. Python, libraries and kernels take the first, and each entry of the
 # vocabulary the second, in the tokenizer and in what the sampler looks at.
@@ -139,7 +139,7 @@ def plan_model(
     layout = plan_stored(checkpoint, choice.weights, choice.head or choice.weights, target.lanes)
     context = config.max_position_embeddings if context_tokens is None else context_tokens
     ranks = threads or available_threads()
-    rows = max(min(PREFILL_CHUNK_TOKENS, context), sequences)
+    rows = max(min(Budget().prefill_tokens, context), sequences)
     buffers = StepBuffers(layout, ranks, target.tokens)  # zeros that nobody writes take no memory
     segments, tiles = -(-context // SEGMENT), -(-rows * config.queries_per_key // target.tokens)
     buffers.make_room(rows, sequences, sequences * config.num_key_value_heads * max(segments, tiles))

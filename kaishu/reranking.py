@@ -7,14 +7,13 @@ How texts become steps is in many_texts.py. Called by llm.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kaishu.batch import Executor
 from kaishu.errors import InvalidRequestError, NumericalError
-from kaishu.many_texts import check_one, check_truth, checked_texts, fitted, last_rows
+from kaishu.many_texts import RowsOf, check_one, check_truth, checked_texts, fitted
 from kaishu.results import RerankResult
 from kaishu.text.template import RenderedPrompt
 from kaishu.text.tokenizer import Tokenizer
@@ -30,7 +29,7 @@ CONTROL_TOKENS = ("<|im_start|>", "<|im_end|>", "<think>", "</think>")
 
 
 def rerank(
-    executor: Executor,
+    rows_of: Callable[[Sequence[int]], RowsOf],
     tokenizer: Tokenizer,
     query: str,
     documents: object,
@@ -41,6 +40,7 @@ def rerank(
 ) -> list[RerankResult]:
     """Judge documents; the arguments are those of LLM.rerank.
 
+    rows_of:        given columns of the logits, what computes them, [n, columns]
     context_tokens: how many tokens the question about one document may have
     return:         the best first
     raises:         InvalidRequestError and its kinds; NumericalError
@@ -58,7 +58,7 @@ def rerank(
         context_tokens=context_tokens,
         truncate=truncate,
     )
-    return ranked(last_rows(executor, lambda batch: executor.step(batch)[:, answers], ids, len(answers)))
+    return ranked(rows_of(answers)(ids))
 
 
 def question(query: str, document: str, instruct: str) -> str:

@@ -71,7 +71,11 @@ class Timing:
 
 @dataclass(frozen=True)
 class Completion:
-    """The continuation of a text. `token_ids` leaves out the end token or stop token."""
+    """The continuation of a text. `token_ids` leaves out the end token or stop token.
+
+    alternatives:    the other choices, where n was more than 1; usage and timing are of all together
+    prompt_logprobs: of each token of the prompt but the first, if they were asked for
+    """
 
     text: str
     token_ids: tuple[int, ...]
@@ -79,11 +83,16 @@ class Completion:
     usage: Usage
     timing: Timing
     logprobs: tuple[PositionLogprobs, ...] | None = None
+    alternatives: tuple[Completion, ...] = ()
+    prompt_logprobs: tuple[PositionLogprobs, ...] | None = None
 
 
 @dataclass(frozen=True)
 class ChatCompletion:
-    """An assistant's turn, split into its channels. `content` and `reasoning` are empty strings where there is none."""
+    """An assistant's turn, split into its channels. `content` and `reasoning` are empty strings where there is none.
+
+    alternatives: the other choices, where n was more than 1; usage and timing are of all together
+    """
 
     content: str
     reasoning: str
@@ -93,6 +102,7 @@ class ChatCompletion:
     usage: Usage
     timing: Timing
     logprobs: tuple[PositionLogprobs, ...] | None = None
+    alternatives: tuple[ChatCompletion, ...] = ()
 
 
 @dataclass(frozen=True)

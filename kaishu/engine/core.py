@@ -97,12 +97,19 @@ class EngineCore:
         return bool(self._running or self._new or self._calls)
 
     def add(self, job: Generate | Read) -> Stream:
-        """Let a job in.
+        """Let a job in. return: where its events come; raises: as `prepare`, and QueueFullError"""
+        return self.prepare(job)()
 
-        return: where its events come
-        raises: QueueFullError; InvalidRequestError and its kinds where it can be seen that the job can't be done
+    def prepare(self, job: Generate | Read) -> Callable[[], Stream]:
+        """Check a job.
+
+        return: lets it in
+        raises: InvalidRequestError and its kinds where it can be seen that the job can't be done
         """
         made = self._admission.checked(job)
+        return lambda: self._enter(made)
+
+    def _enter(self, made: Callable[[int], Running]) -> Stream:
         with self._lock:
             if self._waiting >= self.settings.max_waiting:
                 raise QueueFullError(self._waiting, self.settings.max_waiting)
@@ -144,6 +151,10 @@ class EngineCore:
         if works:
             self._counters.count_step(end - begin, self._clock() - start - (end - begin))
         return touched
+
+    def settle(self) -> None:
+        """Let in what was added and end what was aborted, without a step."""
+        self._let_in()
 
     def statistics(self) -> Statistics:
         """How it stands between two steps."""

@@ -36,7 +36,7 @@ class Budget:
 
     prefill_tokens: int = 512
     beside_tokens: int = 64
-    every_row_tokens: int = 64
+    every_row_tokens: int = 128
     running: int = 64
 
 

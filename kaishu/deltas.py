@@ -1,0 +1,126 @@
+"""From the engine's events to what callers get: deltas of text or of channels, and whole answers at the end.
+
+Owns that translation and nothing that waits. Knows nothing of threads, terminals or HTTP. Used by llm.py and
+async_engine.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kaishu.engine.stream import ChoiceEnd, Event, RequestEnd, TextPiece
+from kaishu.results import (
+    ChatCompletion,
+    ChatEnd,
+    Completion,
+    CompletionEnd,
+    FinishReason,
+    PositionLogprobs,
+    TextDelta,
+    Timing,
+    Usage,
+)
+from kaishu.text.channels import ChannelCollector, ChannelDelta, ChannelParser
+
+Delta = TextDelta | ChannelDelta | CompletionEnd | ChatEnd
+_NO_USAGE, _NO_TIMING = Usage(0, 0), Timing(0.0, 0.0, 0)  # of a choice, until the request is over
+
+
+@dataclass(frozen=True)
+class ChoiceDelta:
+    """A delta, and which of the request's n choices it belongs to.
+
+    token_ids, logprobs: of the step that it came from, with the first delta of that step
+    """
+
+    choice: int
+    delta: Delta
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[PositionLogprobs, ...] = ()
+
+
+class CompletionDeltas:
+    """One completion request's events."""
+
+    def __init__(self) -> None:
+        self._completions: dict[int, Completion] = {}
+
+    def push(self, event: Event) -> list[ChoiceDelta]:
+        """The deltas of an event; of the last one, CompletionEnd with everything."""
+        match event:
+            case TextPiece(choice, text, token_ids, logprobs):
+                return [ChoiceDelta(choice, TextDelta(text), token_ids, logprobs)] if text or token_ids else []
+            case ChoiceEnd():
+                self._completions[event.choice] = Completion(
+                    event.text, event.token_ids, event.finish_reason, _NO_USAGE, _NO_TIMING, event.logprobs
+                )
+                return []
+            case RequestEnd():
+                return [ChoiceDelta(0, CompletionEnd(self._whole(event)))]
+
+    def _whole(self, end: RequestEnd) -> Completion:
+        first, *others = (
+            replace(completion, usage=end.usage, timing=end.timing, prompt_logprobs=end.prompt_logprobs)
+            for _, completion in sorted(self._completions.items())
+        )
+        return replace(first, alternatives=tuple(others))
+
+
+class ChatDeltas:
+    """One chat request's events.
+
+    new_parser: makes what reads one choice
+    """
+
+    def __init__(self, new_parser: Callable[[], ChannelParser]) -> None:
+        self._new_parser = new_parser
+        self._parsers: dict[int, ChannelParser] = {}
+        self._collectors: dict[int, ChannelCollector] = {}
+        self._answers: dict[int, ChatCompletion] = {}
+
+    def push(self, event: Event) -> list[ChoiceDelta]:
+        """The deltas of an event; of the last one, ChatEnd with everything."""
+        match event:
+            case TextPiece(choice, text, token_ids, logprobs):
+                found = self._collected(choice, self._parser(choice).push(text))
+                head: tuple[Any, Any] = (token_ids, logprobs)
+                return [
+                    ChoiceDelta(choice, delta, *(head if place == 0 else ((), ()))) for place, delta in enumerate(found)
+                ]
+            case ChoiceEnd():
+                found = self._collected(event.choice, self._parser(event.choice).finish())
+                self._answers[event.choice] = self._answer(event)
+                return [ChoiceDelta(event.choice, delta) for delta in found]
+            case RequestEnd():
+                first, *others = (
+                    replace(answer, usage=event.usage, timing=event.timing)
+                    for _, answer in sorted(self._answers.items())
+                )
+                return [ChoiceDelta(0, ChatEnd(replace(first, alternatives=tuple(others))))]
+
+    def _parser(self, choice: int) -> ChannelParser:
+        if choice not in self._parsers:
+            self._parsers[choice], self._collectors[choice] = self._new_parser(), ChannelCollector()
+        return self._parsers[choice]
+
+    def _collected(self, choice: int, deltas: list[ChannelDelta]) -> list[ChannelDelta]:
+        for delta in deltas:
+            self._collectors[choice].add(delta)
+        return deltas
+
+    def _answer(self, end: ChoiceEnd) -> ChatCompletion:
+        answer = self._collectors[end.choice].result()
+        called = end.finish_reason == "stop" and any(call.is_whole for call in answer.tool_calls)
+        reason: FinishReason = "tool_calls" if called else end.finish_reason
+        return ChatCompletion(
+            content=answer.content,
+            reasoning=answer.reasoning or "",
+            tool_calls=answer.tool_calls,
+            finish_reason=reason,
+            token_ids=end.token_ids,
+            usage=_NO_USAGE,
+            timing=_NO_TIMING,
+            logprobs=end.logprobs,
+        )

@@ -1,0 +1,163 @@
+"""A model made ready: files, checkpoint, tokenizer, template and executor, put together once.
+
+Owns the assembly and the checks of what a caller asks of it. Knows nothing of requests. Used by llm.py and
+async_engine.py, which differ only in how they wait.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kaishu.batch import Executor
+from kaishu.checkpoint import Checkpoint, open_checkpoint
+from kaishu.checkpoint.hub import Progress, resolve
+from kaishu.checkpoint.lora import with_adapters
+from kaishu.config import ModelConfig
+from kaishu.engine.core import EngineCore, EngineSettings
+from kaishu.engine.output import Limits
+from kaishu.errors import InvalidParameterError, TemplateError
+from kaishu.executors import (
+    Choice,
+    ExecutorName,
+    HeadName,
+    KeyValueName,
+    Say,
+    WeightsName,
+    choose,
+    make_executor,
+    quantised_formats,
+)
+from kaishu.text.template import ChatTemplate
+from kaishu.text.tokenizer import Tokenizer
+from kaishu.text_files import template_of, tokenizer_of
+
+MAX_THREADS = 1024
+WARM_BYTES = 1 << 30  # keys and values that are kept for later requests before the oldest are given up
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that can compute.
+
+    template:    or why there is none: a base model can still complete text
+    description: of the executor, in a line
+    notes:       what a user should know about these files
+    identity:    stands for the weights and the form in which they are kept
+    """
+
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer
+    template: ChatTemplate | TemplateError
+    executor: Executor
+    description: str
+    notes: tuple[str, ...]
+    context_tokens: int
+    identity: bytes
+
+    @property
+    def config(self) -> ModelConfig:
+        """What the checkpoint says about itself."""
+        return self.checkpoint.config
+
+    @property
+    def limits(self) -> Limits:
+        """What the model says about tokens."""
+        num_token_ids = min(self.tokenizer.vocab_size, self.config.vocab_size)
+        return Limits(
+            context_tokens=self.context_tokens,
+            end_token_ids=self.tokenizer.eos_token_ids | frozenset(self.config.eos_token_ids),
+            num_token_ids=num_token_ids,
+            absent_token_ids=frozenset(self.tokenizer.ids_without_token(num_token_ids)),
+        )
+
+    def start_engine(self, settings: EngineSettings | None = None) -> EngineCore:
+        """An engine that has the executor to itself."""
+        if settings is None:
+            per_token = getattr(self.executor, "kv_bytes_per_token", 0)
+            per_page = per_token * self.executor.page_tokens
+            settings = EngineSettings(
+                model_tag=self.identity, warm_pages=max(1, WARM_BYTES // per_page) if per_page else None
+            )
+        return EngineCore(self.executor, self.tokenizer, self.limits, settings)
+
+
+def load_model(
+    model: str | Path,
+    *,
+    executor: ExecutorName = "auto",
+    weights: WeightsName = "auto",
+    head: HeadName = "auto",
+    kv: KeyValueName = "auto",
+    device: str = "cpu",
+    threads: int | None = None,
+    context_tokens: int | None = None,
+    max_memory: int | str | None = None,
+    lora: str | Path | Sequence[str | Path] | None = None,
+    progress: Progress | None = None,
+    say: Say | None = None,
+) -> LoadedModel:
+    """Load a model; the arguments are those of LLM.
+
+    raises: KaishuError of the kind that says what is wrong with the model's files, or InvalidParameterError
+    """
+    if threads is not None:
+        _check_integer("threads", threads, 1, MAX_THREADS)
+    checkpoint = with_adapters(open_checkpoint(resolve(str(model), progress=progress)), lora)
+    config = checkpoint.config
+    context = _checked_context(context_tokens, config.max_position_embeddings)
+    tokenizer = tokenizer_of(checkpoint)
+    choice = choose(config, executor, weights, head, device, kv=kv, formats=quantised_formats(checkpoint))
+    notes: tuple[str, ...] = checkpoint.notes
+    if max_memory is not None:
+        from kaishu.planning import context_within
+
+        context, more = context_within(max_memory, checkpoint, choice, asked=context_tokens, threads=threads)
+        notes += more
+    made, description = make_executor(
+        checkpoint, choice, threads=threads, context_tokens=context, say=say or _say_on_stderr
+    )
+    for note in notes:
+        warnings.warn(note, stacklevel=3)
+    return LoadedModel(
+        checkpoint=checkpoint,
+        tokenizer=tokenizer,
+        template=_template(checkpoint, tokenizer),
+        executor=made,
+        description=description,
+        notes=notes,
+        context_tokens=context,
+        identity=_identity(checkpoint, choice),
+    )
+
+
+def _identity(checkpoint: Checkpoint, choice: Choice) -> bytes:
+    said = f"{checkpoint.identity} {choice.executor} {choice.weights} {choice.kv} {choice.device}"
+    return hashlib.sha256(said.encode()).digest()
+
+
+def _check_integer(field: str, value: object, low: int, high: int, *, limit: str = "") -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidParameterError(field, value, f"a whole number from {low} to {limit}{high:,}")
+
+
+def _checked_context(context_tokens: int | None, model_limit: int) -> int:
+    if context_tokens is None:
+        return model_limit
+    _check_integer("context_tokens", context_tokens, 2, model_limit, limit="the model's own limit of ")
+    return context_tokens
+
+
+def _template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate | TemplateError:
+    try:
+        return template_of(checkpoint, tokenizer)
+    except TemplateError as error:
+        return error
+
+
+def _say_on_stderr(sentence: str) -> None:
+    print(f"kaishu: {sentence}", file=sys.stderr)
