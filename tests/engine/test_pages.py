@@ -1,4 +1,4 @@
-"""The pages' bookkeeping against a plain model of it: who holds what, what may be found again, what is given up first."""
+"""The pages' bookkeeping against a plain model: who holds what, what may be found again, what is given up first."""
 
 from __future__ import annotations
 
