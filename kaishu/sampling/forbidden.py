@@ -92,6 +92,20 @@ class TokensLeft:
         """Whether nothing is forbidden."""
         return self.count == self._num_token_ids
 
+    @property
+    def is_all_but_a_few(self) -> bool:
+        """Whether `few_forbidden` says all; else `keep` is needed."""
+        return self._allowed is None
+
+    @property
+    def few_forbidden(self) -> Ids:
+        """[N] int64: the tokens that may not come, if those are all but a few; otherwise none."""
+        return self._forbidden if self._allowed is None else _sorted(set())
+
+    def are_forbidden(self, ids: Ids) -> NDArray[np.bool_]:
+        """For each token whether it may not come."""
+        return np.isin(ids, self._forbidden) if self._allowed is None else ~self._allowed[ids]
+
     def only_one(self) -> int:
         """The token, where there is only one."""
         assert self.count == 1

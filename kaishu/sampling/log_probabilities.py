@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kaishu.errors import NumericalError
-from kaishu.sampling.logit_row import Float32Row, Ids, LogitRow
+from kaishu.sampling.logit_row import BLOCK, Float32Row, Ids, LogitRow, block_maxima
 from kaishu.sampling.mass import Mass
 
 EXACT = 20  # so many of the likeliest tokens' probabilities are summed in float64, the others in float32
@@ -72,12 +72,29 @@ def checked_row(logits: NDArray[np.float32], num_token_ids: int) -> Float32Row:
     raises: NumericalError if a logit is NaN or infinite
     """
     row: Float32Row = np.require(logits[:num_token_ids], np.float32, ["C", "A"])
-    if not (math.isfinite(row.min()) and math.isfinite(row.max())):  # a NaN is both the smallest and the largest
+    _check_finite(row, float(row.max()))
+    return row
+
+
+def scanned_row(logits: NDArray[np.float32], num_token_ids: int) -> tuple[Float32Row, Float32Row]:
+    """As `checked_row`, and the maxima that a LogitRow needs, for the price of one look less.
+
+    return: [num_token_ids] float32; [number of blocks] float32
+    """
+    row: Float32Row = np.require(logits[:num_token_ids], np.float32, ["C", "A"])
+    maxima = block_maxima(row)
+    behind = row[len(maxima) * BLOCK :]
+    _check_finite(row, float(max(maxima.max(initial=-np.inf), behind.max(initial=-np.inf))))
+    return row, maxima
+
+
+def _check_finite(row: Float32Row, highest: float) -> None:
+    """highest: the row's maximum; a NaN is both the smallest and the largest"""
+    if not (math.isfinite(highest) and math.isfinite(row.min())):
         raise NumericalError(
             "The model's output is not a number (NaN or infinity), so no token can be chosen.",
             hint="The weights may be damaged, or overflow in low precision: try weights='float32'.",
         )
-    return row
 
 
 def row_of_tokens(logits: Float32Row, absent_ids: Ids) -> LogitRow:

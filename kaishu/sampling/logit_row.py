@@ -48,6 +48,22 @@ class LikeliestTokens:
         return LikeliestTokens(self.ids[:count], self.values[:count], -np.inf)
 
 
+def block_maxima(row: Float32Row) -> Float32Row:
+    """The maximum of each block of a row.
+
+    row:    [V] float32
+    return: [number of blocks] float32; none for a row that is too short for blocks
+    """
+    maxima: Float32Row = _blocks(row).max(axis=0)
+    return maxima
+
+
+def _blocks(row: Float32Row) -> Float32Row:
+    """[BLOCK, number of blocks]: a view of the row, as far as it fills blocks"""
+    num_blocks = len(row) // BLOCK if len(row) >= SMALLEST_WITH_BLOCKS else 0
+    return row[: num_blocks * BLOCK].reshape(BLOCK, num_blocks)
+
+
 class LogitRow:
     """A row of logits in float32, and beside it the tokens whose logits need float64.
 
@@ -57,15 +73,21 @@ class LogitRow:
 
     highest: the largest logit; there must be one that is finite
     blocks:  [BLOCK, number of blocks] float32, a view of `row`; token i is at [i // number, i % number]
-    maxima:  [number of blocks] float32
+    maxima:  [number of blocks] float32; given where they are known
     """
 
-    def __init__(self, row: Float32Row, apart_ids: Ids | None = None, apart_values: Values | None = None) -> None:
-        num_blocks = len(row) // BLOCK if len(row) >= SMALLEST_WITH_BLOCKS else 0
-        in_blocks = num_blocks * BLOCK
+    def __init__(
+        self,
+        row: Float32Row,
+        apart_ids: Ids | None = None,
+        apart_values: Values | None = None,
+        *,
+        maxima: Float32Row | None = None,
+    ) -> None:
         self.row = row
-        self.blocks = row[:in_blocks].reshape(BLOCK, num_blocks)  # [BLOCK, number of blocks]
-        self.maxima: Float32Row = self.blocks.max(axis=0)
+        self.blocks = _blocks(row)  # [BLOCK, number of blocks]
+        self.maxima: Float32Row = self.blocks.max(axis=0) if maxima is None else maxima
+        in_blocks = self.blocks.size
         # What doesn't fill a block is kept apart, too.
         ids = np.arange(in_blocks, len(row))
         values = row[in_blocks:].astype(np.float64)

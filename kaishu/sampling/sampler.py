@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kaishu.sampling.candidates import Candidates, Rules
 from kaishu.sampling.forbidden import ForbiddenTokens, Mask
-from kaishu.sampling.log_probabilities import SampledToken, checked_row, row_of_tokens, with_logprobs
+from kaishu.sampling.log_probabilities import SampledToken, checked_row, row_of_tokens, scanned_row, with_logprobs
 from kaishu.sampling.logit_row import Float32Row, Ids, LogitRow, Values
 from kaishu.sampling.params import SamplingParams
 from kaishu.sampling.penalties import ChangedLogits
@@ -72,22 +72,37 @@ class Sampler:
         return:  the token; log probabilities are taken from `logits` as they came, before any rule
         raises:  NumericalError if a logit is NaN or infinite, or if every token is forbidden
         """
-        row = checked_row(logits, self._num_token_ids)
+        row, maxima = scanned_row(logits, self._num_token_ids)
         left = self._forbidden.rule(self._num_taken, allowed)
         if left.count == 1:
             return self._taken(left.only_one(), row)
-        kept = row if left.is_every_token else left.keep(row)
-        ids = values = None
-        if len(self._changed):
-            ids, values = self._changed.changed(row)
-            kept = row.copy() if kept is row else kept
-            values[kept[ids] == -np.inf] = -np.inf
-            kept[ids] = -np.inf
+        ids, values = self._changed.changed(row) if len(self._changed) else (None, None)
+        if ids is not None and values is not None:
+            values[left.are_forbidden(ids)] = -np.inf
+        kept = row if left.is_all_but_a_few else left.keep(row)
+        hidden = left.few_forbidden if ids is None else np.concatenate([left.few_forbidden, ids])
+        if not len(hidden):
+            token_id, prepared = self._chosen(kept, ids, values, maxima if kept is row else None)
+            return self._taken(token_id, row, prepared if kept is row else None)
+        if kept is row and not row.flags.writeable:
+            kept = row.copy()
+        # Hidden in the row itself and put back afterwards: a copy would cost as much as a look at every token.
+        before = kept[hidden]
+        kept[hidden] = -np.inf
+        try:
+            token_id, _ = self._chosen(kept, ids, values)
+        finally:
+            kept[hidden] = before
+        return self._taken(token_id, row)
+
+    def _chosen(
+        self, kept: Float32Row, ids: Ids | None, values: Values | None, maxima: Float32Row | None = None
+    ) -> tuple[int, LogitRow | None]:
+        """return: the token, and what was made of the row to find it"""
         if self.params.temperature == 0.0:
-            return self._taken(_likeliest(kept, ids, values), row)
-        prepared = LogitRow(kept, ids, values)
-        token_id = Candidates(prepared, self._rules).draw(self._random)
-        return self._taken(token_id, row, prepared if kept is row else None)
+            return _likeliest(kept, ids, values), None
+        prepared = LogitRow(kept, ids, values, maxima=maxima)
+        return Candidates(prepared, self._rules).draw(self._random), prepared
 
     def take(self, token_id: int, logits: NDArray[np.float32] | None = None) -> SampledToken:
         """Remember a token that was decided elsewhere, by a grammar or by the end of a thinking budget.
