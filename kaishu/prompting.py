@@ -150,7 +150,7 @@ def _definitions(tools: Sequence[Tool] | None) -> Any:
     """Functions among tools become definitions; everything else stays as it is, for the template to check."""
     if not isinstance(tools, Sequence) or not any(callable(tool) for tool in tools):
         return tools
-    from kaishu.agent import as_definitions
+    from kaishu.tool_functions import as_definitions
 
     return as_definitions(tools)
 

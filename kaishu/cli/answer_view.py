@@ -43,21 +43,28 @@ class AnswerView(Protocol):
 
 
 class PlainAnswer:
-    """The answer alone: content and tool calls, no thinking, no numbers; for pipes."""
+    """The answer alone: content and tool calls, no thinking, no numbers; for pipes.
 
-    def __init__(self, out: TextIO) -> None:
+    calls: where calls go that are run and so are no part of the answer, marked with an arrow; None: with the answer
+    """
+
+    def __init__(self, out: TextIO, *, calls: TextIO | None = None) -> None:
         self._out = out
+        self._calls = calls
         self._at_line_start = True
 
     def show(self, delta: ChannelDelta) -> None:
         """Write content as it comes, and each tool call as `name arguments` on a line of its own."""
         match delta:
-            case ContentDelta(text) | ToolCallArguments(_, text):
+            case ContentDelta(text):
                 self._write(printable(text))
             case ToolCallStart(_, _, name):
-                self._write(("" if self._at_line_start else "\n") + printable(name) + " ")
+                arrow = "→ " if self._calls else ""
+                self._write_call(("" if self._at_line_start or self._calls else "\n") + arrow + printable(name) + " ")
+            case ToolCallArguments(_, text):
+                self._write_call(printable(text))
             case ToolCallEnd(_, is_whole):
-                self._write("\n" if is_whole else f" {BROKEN_CALL}\n")
+                self._write_call("\n" if is_whole else f" {BROKEN_CALL}\n")
             case ThinkingDelta():
                 pass
 
@@ -65,6 +72,13 @@ class PlainAnswer:
         """End the last line."""
         if not self._at_line_start:
             self._write("\n")
+
+    def _write_call(self, text: str) -> None:
+        if self._calls is None:
+            self._write(text)
+        else:
+            self._calls.write(text)
+            self._calls.flush()
 
     def _write(self, text: str) -> None:
         if text:

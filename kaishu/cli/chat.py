@@ -1,13 +1,14 @@
 """`kaishu chat`: talk with a model, in a terminal or through a pipe.
 
-Owns the loop: read a message, run it as a command or ask the model, show the answer. The parts are beside it: what a
-conversation is (chat_session.py), the commands (chat_commands.py), typing (chat_input.py), showing (answer_view.py).
+Owns the loop: read a message, run it as a command or ask the model, show the answer, run the calls that it makes. The
+parts are beside it: what a conversation is (chat_session.py), the commands (chat_commands.py), typing (chat_input.py),
+showing (answer_view.py), the functions of `--tools` (tool_file.py, chat_tools.py).
 """
 
 # No `from __future__ import annotations`: typer reads the annotations as objects.
 
 import sys
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,17 +27,22 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from kaishu.agent import Approve
     from kaishu.cli.answer_view import AnswerView
     from kaishu.cli.chat_commands import Chat
     from kaishu.cli.chat_session import Session
+    from kaishu.cli.chat_tools import ChatTools
     from kaishu.llm import LLM
     from kaishu.results import ChatCompletion
     from kaishu.sampling import SamplingParams
+    from kaishu.tool_functions import ToolFunction
 
 TINY_NOTE = (
     "No model was named, so this is the bundled one: tiny, with a world of sums, lists and small talk. "
     "For the real one: `kaishu pull Qwen/Qwen3-0.6B`, then `kaishu chat Qwen/Qwen3-0.6B`."
 )
+
+LIMIT_NOTE = "The model was still calling functions after as many answers as are allowed in a row, so it was stopped."
 
 
 @with_options(model_options=MODEL_OPTIONS, params=SAMPLING_OPTIONS)
@@ -50,24 +56,31 @@ def chat(
         typer.Option("--thinking/--no-thinking", help="Whether the model thinks first.", show_default=False),
     ] = None,
     tools: Annotated[
-        Path | None, typer.Option(help="A JSON file with tools the model may call.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="What the model may call: a Python file with functions, which is run with your rights, so use only "
+            "one that you trust; or a JSON file with definitions.",
+            show_default=False,
+        ),
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Run the calls of --tools FILE.py without asking.")] = False,
     *,
     model_options: ModelOptions,
     params: "SamplingParams",
 ) -> None:
     """Chat with a model. Through a pipe: one question in, one answer out."""
-    from kaishu.cli.chat_file import read_tools
     from kaishu.cli.chat_session import Session, said_fields
+    from kaishu.cli.chat_tools import AskingUser, ChatTools, refusing
     from kaishu.cli.printable import show_notes
     from kaishu.cli.stdin import read_stdin
 
+    definitions, functions = _tools(tools, yes=yes)
     session = Session(
         model=model or DEFAULT_MODEL,
         system=system,
         thinking=thinking,
         sampling=said_fields(params),
-        tools=None if tools is None else read_tools(tools),
+        tools=definitions,
     )
     is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
     question = None if is_interactive else read_stdin("question", instead="Type `kaishu chat` in a terminal")
@@ -75,46 +88,93 @@ def chat(
         show_notes([TINY_NOTE])
     llm = model_options.load(session.model)
     if question is None:
-        _talk(llm, session, is_default=model is None)
+        _talk(llm, session, functions, None if yes else AskingUser(), is_default=model is None)
     else:
         show_notes(llm.notes)
-        answer_once(llm, session, question)
+        answer_once(llm, session, question, ChatTools(functions, None if yes else refusing(_note), _note))
 
 
-def answer_once(llm: "LLM", session: "Session", question: str) -> None:
-    """Answer one question to stdout, the answer alone.
+def _tools(file: Path | None, *, yes: bool) -> tuple[list[Any] | None, dict[str, "ToolFunction"]]:
+    """What `--tools` names: the definitions for the model, and the functions behind them if it is code.
 
     raises: KaishuError
     """
+    from kaishu.cli.chat_file import read_tools
+    from kaishu.cli.tool_file import is_python, load_functions
+    from kaishu.errors import InvalidRequestError
+
+    if file is not None and is_python(file):
+        functions = load_functions(file)
+        return [function.definition for function in functions.values()], functions
+    if yes:
+        raise InvalidRequestError(
+            "--yes is about running functions, but there are none.", field="--yes", hint="Name them: --tools FILE.py."
+        )
+    return None if file is None else read_tools(file), {}
+
+
+def _note(text: str) -> None:
+    from kaishu.cli.printable import show_notes
+
+    show_notes([text])
+
+
+def answer_once(llm: "LLM", session: "Session", question: str, tools: "ChatTools | None" = None) -> None:
+    """Answer one question to stdout, the answer alone. With functions, their calls and results go to stderr.
+
+    raises: KaishuError
+    """
+    from kaishu.agent import DEFAULT_LIMIT
     from kaishu.cli.answer_view import PlainAnswer
 
     session.ask(question.strip())
-    view = PlainAnswer(sys.stdout)
-    completion = None
-    try:
-        with closing(_stream(llm, session)) as deltas:
-            for delta in deltas:
-                completion = _shown(view, delta)
-    finally:
-        view.finish(completion)
+    runs_calls = tools is not None and bool(tools.functions)
+    for _ in range(DEFAULT_LIMIT):
+        view = PlainAnswer(sys.stdout, calls=sys.stderr if runs_calls else None)
+        completion = None
+        try:
+            with closing(_stream(llm, session)) as deltas:
+                for delta in deltas:
+                    completion = _shown(view, delta)
+        finally:
+            view.finish(completion)
+        assert completion is not None
+        session.keep(completion)
+        if tools is None or not runs_calls or not session.pending_calls():
+            return
+        with redirect_stdout(sys.stderr):  # what functions print is no part of the answer
+            tools.run_calls(session)
+    _note(LIMIT_NOTE)
 
 
-def _talk(llm: "LLM", session: "Session", *, is_default: bool) -> None:
+def _talk(
+    llm: "LLM",
+    session: "Session",
+    functions: "dict[str, ToolFunction]",
+    approve: "Approve | None",
+    *,
+    is_default: bool,
+) -> None:
     """Set the terminal up, then converse until the user leaves."""
     from rich.console import Console
 
     from kaishu.cli.chat_commands import COMMANDS, Chat
     from kaishu.cli.chat_input import MessageReader, open_history, state_folder
     from kaishu.cli.chat_session import chat_fields
+    from kaishu.cli.chat_tools import ChatTools
 
     console = Console(highlight=False)
     state = Chat(session, console, context_tokens=llm.context_tokens, description=llm.description)
+    state.tools = ChatTools(functions, approve, state.say)
     history, history_note = open_history(state_folder())
     console.print(f"[bold]Kaishu[/] · {_escaped(session.model)}")
     state.say(f"{llm.description} · context {llm.context_tokens:,} tokens")
     for note in (TINY_NOTE if is_default else None, *llm.notes, history_note):
         if note:
             state.say(note)
+    if functions:
+        asks = "Each call runs at once" if approve is None else "You are asked before each call"
+        state.say(f"Functions that the model may call: {', '.join(functions)}. {asks}.")
     state.say("/help lists the commands · Alt-Enter starts a new line · Ctrl-D leaves\n")
     reader = MessageReader(
         history,
@@ -150,7 +210,33 @@ def converse(llm: "LLM", chat_state: "Chat", read: "Callable[[], str | None]") -
 
 
 def _answer(llm: "LLM", chat_state: "Chat") -> None:
-    """Stream one answer to the last turn. Ctrl-C stops it, an error takes the turn back; the session goes on."""
+    """Answer the last turn: run the calls that the model makes, and let it go on, until it answers without one.
+
+    Ctrl-C stops that, an error takes the turn back, with the calls since; the session goes on.
+    """
+    from kaishu.agent import DEFAULT_LIMIT
+
+    session = chat_state.session
+    start = len(session.turns) - 1
+    for _ in range(DEFAULT_LIMIT):
+        if not _one_answer(llm, chat_state, start) or not session.pending_calls():
+            return
+        try:
+            if not chat_state.tools.run_calls(session):
+                chat_state.say("/tool RESULT gives the call its result.")
+                return
+        except KeyboardInterrupt:
+            chat_state.say("stopped")
+            return
+    chat_state.say(LIMIT_NOTE)
+
+
+def _one_answer(llm: "LLM", chat_state: "Chat", start: int) -> bool:
+    """Stream one answer.
+
+    start:  the turn that is being answered; after calls, there are others behind it
+    return: whether it is whole
+    """
     from kaishu.cli.answer_view import TerminalAnswer
     from kaishu.cli.interrupt import stop_on_interrupt
     from kaishu.cli.quiet_keys import quiet_keys
@@ -169,9 +255,9 @@ def _answer(llm: "LLM", chat_state: "Chat") -> None:
                     break
     except KaishuError as error:
         view.finish(None)
-        session.take_back()
+        session.take_back(start)
         _show_error(chat_state.console, error)
-        return
+        return False
     except KeyboardInterrupt:
         pass  # the second Ctrl-C, in the middle of a step
     finally:
@@ -179,10 +265,11 @@ def _answer(llm: "LLM", chat_state: "Chat") -> None:
     view.finish(completion)
     if completion is not None:
         session.keep(completion)
-        if session.pending_calls():
-            chat_state.say("/tool RESULT gives the call its result.")
-    elif not session.keep_partial(content):
+        return True
+    has_run_calls = len(session.turns) > start + 1  # which can't be taken back
+    if (content or not has_run_calls) and not session.keep_partial(content):
         chat_state.say("Nothing had been said yet, so the question is taken back.")
+    return False
 
 
 def _shown(view: "AnswerView", delta: Any) -> "ChatCompletion | None":

@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kaishu.cli import chat_file
 from kaishu.cli.chat_session import Session, chat_fields
+from kaishu.cli.chat_tools import ChatTools
 from kaishu.cli.printable import counted, printable
 from kaishu.errors import InvalidParameterError, InvalidRequestError
 
@@ -40,6 +41,7 @@ class Chat:
     context_tokens: int
     description: str
     fold: bool = True
+    tools: ChatTools = field(default_factory=ChatTools)
 
     def say(self, text: str) -> None:
         """Print a line of ours, which may quote text from elsewhere."""
@@ -196,7 +198,7 @@ def _tool(chat: Chat, result: str) -> Next:
         chat.say("Waiting for a result: " + "; ".join(waiting) if waiting else "No tool call waits for a result.")
         return Next.READ
     chat.session.add_tool_result(result)
-    return Next.READ if chat.session.pending_calls() else Next.ANSWER
+    return Next.ANSWER if chat.tools.run_calls(chat.session) else Next.READ
 
 
 def _exit(_chat: Chat, _: str) -> Next:

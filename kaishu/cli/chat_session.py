@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from kaishu.agent import said_call
 from kaishu.errors import InvalidMessagesError, InvalidRequestError
 from kaishu.results import ChatCompletion
 from kaishu.sampling import SamplingParams
@@ -108,7 +109,7 @@ class Session:
             turn["reasoning_content"] = completion.reasoning
         # A call that broke off can't be answered, and its arguments wouldn't parse in the next prompt.
         calls = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            {"id": call.id, "type": "function", "function": said_call(call)}
             for call in completion.tool_calls
             if call.is_whole
         ]
@@ -129,9 +130,9 @@ class Session:
             self.take_back()
         return bool(content)
 
-    def take_back(self) -> None:
-        """Remove the last turn, which got no answer."""
-        self.turns.pop()
+    def take_back(self, start: int = -1) -> None:
+        """Remove the last turn, which got no answer; or all turns from `start` on."""
+        del self.turns[start:]
 
     def reset(self) -> None:
         """Forget the turns; the system message and the settings stay."""
