@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from kaishu.checkpoint.float8 import Float8Tensor, float8_tensor
 from kaishu.checkpoint.grouped_weights import GroupedTensor
+from kaishu.checkpoint.quantised import Groups
 from kaishu.checkpoint.safetensors import StoredTensor
 from kaishu.checkpoint.stored_numbers import FLOAT_TYPES, as_float32, unpacked
 from kaishu.checkpoint.tensor_parts import TensorParts
@@ -134,6 +135,17 @@ class CompressedSource:
         start = first // per_word
         zeros = unpacked(self.zero_point.read()[start : -(-last // per_word)].T, self.bits)  # [G, …]
         return zeros[:, first - start * per_word : last - start * per_word].T.astype(np.int16)
+
+    def kept(self, first: int, last: int) -> Groups | None:
+        """Words are pairs already: on a little-endian machine their bytes are in the order of K."""
+        if self.scale.dtype != "F16" or self.zero_point is not None or self.scale.num_values == 1:
+            return None
+        rows, scales = self.weight.read()[first:last], self.scale.read()[first:last]
+        if self.weight.dtype == "I8":
+            return Groups(rows, scales)
+        if self.bits == 8:
+            return Groups(unpacked(rows, 8)[:, : self.inputs], scales)
+        return Groups(np.ascontiguousarray(rows, "<i4").view(np.uint8)[:, : self.inputs // 2], scales)
 
     @staticmethod
     def _rows(tensor: StoredTensor, first: int, last: int) -> NDArray[np.generic]:
