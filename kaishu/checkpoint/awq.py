@@ -73,9 +73,14 @@ class AwqSource:
         """return: [last - first, G]"""
         return _columns(self.qzeros, first, last).astype(np.int16)
 
-    def kept(self, first: int, last: int) -> Groups | None:
-        """None: every group has a zero, and a row's numbers lie far apart."""
-        return None
+    @property
+    def is_kept(self) -> bool:
+        """Never: every group has a zero, and a row's numbers lie far apart."""
+        return False
+
+    def kept(self, first: int, last: int) -> Groups:
+        """Not to be asked for."""
+        raise AssertionError("never kept")
 
 
 def _columns(tensor: StoredTensor, first: int, last: int) -> NDArray[np.int8]:

@@ -107,6 +107,11 @@ class GptqSource:
         packed = unpacked(words.view(np.int32), self.bits)  # [G, …]
         return packed[:, first - start * per_word : last - start * per_word].T.astype(np.int16)  # [last - first, G]
 
-    def kept(self, first: int, last: int) -> Groups | None:
-        """None: every group has a zero, and a row's numbers lie far apart."""
-        return None
+    @property
+    def is_kept(self) -> bool:
+        """Never: every group has a zero, and a row's numbers lie far apart."""
+        return False
+
+    def kept(self, first: int, last: int) -> Groups:
+        """Not to be asked for."""
+        raise AssertionError("never kept")

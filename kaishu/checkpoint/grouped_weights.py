@@ -45,9 +45,14 @@ class GroupedSource(Protocol):
         """return: [last - first, G], shifted as `whole` is; None where all of them are 0"""
         ...
 
-    def kept(self, first: int, last: int) -> Groups | None:
-        """The rows where the file itself has them as a Groups, but for how many weights share a scale: no zeros, scales
-        in float16, one for each group. None elsewhere; the same answer for all rows."""
+    @property
+    def is_kept(self) -> bool:
+        """Whether the file itself has its rows as a Groups, but for how many weights share a scale: no zeros, scales in
+        float16, one for each group. Reads nothing."""
+        ...
+
+    def kept(self, first: int, last: int) -> Groups:
+        """The rows as the file has them; only where `is_kept`."""
         ...
 
 
@@ -82,7 +87,7 @@ class GroupedTensor:
 
         raises: CheckpointError for a scale that was read and is no number, or a group that there isn't
         """
-        if self._has_whole_groups and self.source.kept(0, 0) is not None:
+        if self._has_whole_groups and self.source.is_kept:
             return "int4" if self.bits == 4 else "int8"
         kinds: set[LayoutKind] = {"int4" if self.bits == 4 else "int8"} if self._has_whole_groups else {"bf16"}
         step = max(GROUP, _SCALES_AT_ONCE // max(self.num_groups, 1))
@@ -112,9 +117,8 @@ class GroupedTensor:
         layout = self.layout
         if layout == "bf16":
             return None
-        kept = self.source.kept(first, last)
-        if kept is not None:
-            is_one_each = self.group_index is None and self.group_size == GROUP
+        if self.source.is_kept:
+            kept, is_one_each = self.source.kept(first, last), self.group_index is None and self.group_size == GROUP
             return kept if is_one_each else replace(kept, scales=kept.scales[:, self._group_of[::GROUP]])
         scales, zeros = self._scales_and_zeros(first, last)
         whole, at = self.source.whole(first, last), self._group_of[::GROUP]

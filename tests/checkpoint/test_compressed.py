@@ -113,6 +113,14 @@ def test_an_index_of_minus_one_stands_for_none(rng: np.random.Generator, tmp_pat
     check(read_one(tmp_path, parts, said(how)), weight.values(), "int4")
 
 
+def test_zeros_that_are_missing_are_not_taken_for_zeros(rng: np.random.Generator, tmp_path: Path) -> None:
+    how = Drawing(8, 64)
+    parts = pack_compressed(draw(rng, how))
+    del parts["weight_zero_point"]
+    with pytest.raises(CheckpointError, match=rf"{MODULE}\.weight_zero_point is missing; of this quantised weight"):
+        read_one(tmp_path, parts, said(how))
+
+
 def test_groups_of_different_schemes_are_told_apart_by_their_shapes(rng: np.random.Generator, tmp_path: Path) -> None:
     config = compressed()
     eight = compressed(num_bits=8, group_size=64)["config_groups"]["group_0"]

@@ -33,8 +33,10 @@ class InMemory:
     def zeros(self, first: int, last: int) -> NDArray[np.int16] | None:
         return (self.weight.zeros[first:last] - (1 << (self.weight.bits - 1))).astype(np.int16)
 
-    def kept(self, first: int, last: int) -> Groups | None:
-        return None
+    is_kept = False
+
+    def kept(self, first: int, last: int) -> Groups:
+        raise AssertionError("never kept")
 
 
 def tensor(weight: Weight, size: int, index: StoredTensor | None = None) -> GroupedTensor:
