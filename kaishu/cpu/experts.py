@@ -105,8 +105,8 @@ def _sort_by_expert(chosen, shares, start, count):
 def _group(model, buffers, tokens):
     """Count each expert's rows, then give every row its place: by expert, then by token.
 
-    Experts that have rows are listed in buffers.busy: one token has 8 of 128, and claiming pieces of all 128 to find that
-    they have nothing to do would be seen in its time.
+    Experts that have rows are listed in buffers.busy: one token has 8 of 128, and claiming pieces of all 128 to find
+    that they have nothing to do would be seen in its time.
     """
     starts, chosen, places, busy = (
         int64_at(buffers.expert_starts.at),
