@@ -7,20 +7,27 @@ CPU executor is planned.
 
     peak  =  process  +  packed weights  +  the larger of   loading: the largest tensor, while it is being packed
                                                             serving: buffers of a step + pages of keys and values
+
+A process that has to compile the kernels first keeps what the compiler took, too. The logits that `LLM.logits` returns
+are the caller's: 4·V bytes a token, and as much again for one chunk.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from kaishu.benchmark import Work, step_cost
 from kaishu.byte_sizes import parse_size, size
 from kaishu.checkpoint import Checkpoint
 from kaishu.checkpoint.safetensors import StoredTensor
 from kaishu.cpu.buffers import StepBuffers
+from kaishu.cpu.executor import FORWARD
+from kaishu.cpu.kernels import Kernels
 from kaishu.cpu.layout import Layout
 from kaishu.cpu.packing import plan_stored
 from kaishu.cpu.pages import SEGMENT, page_bytes
+from kaishu.cpu.store import KERNELS_FOLDER, cache_folder
 from kaishu.cpu.target import current_target
 from kaishu.cpu.threads import available_threads
 from kaishu.engine.scheduler import Budget
@@ -31,6 +38,7 @@ from kaishu.executors import Choice
 # vocabulary the second, in the tokenizer and in what the sampler looks at.
 PROCESS_BYTES = 105_000_000
 PROCESS_BYTES_PER_TOKEN_ID = 600
+COMPILING_BYTES = 260_000_000  # the compiler, which stays
 DECODING_BYTES = 48_000_000  # a few rows of a quantised tensor as float32, and what they are made from
 FEWEST_TOKENS = 256  # a context below this is of no use, so it isn't what a bound on memory leads to
 
@@ -44,7 +52,8 @@ class Plan:
     page_tokens:    positions a page
     page_bytes:     what one page of keys and values takes
     buffer_bytes:   between the stages of a step
-    process_bytes:  Python, libraries, kernels, tokenizer
+    process_bytes:  Python, libraries, kernels, tokenizer; and the compiler, as long as the kernels aren't compiled
+    compiling_bytes: how much of it that is
     loading_bytes:  beside the packed weights, while they are being packed
     """
 
@@ -57,6 +66,7 @@ class Plan:
     page_bytes: int
     buffer_bytes: int
     process_bytes: int
+    compiling_bytes: int
     loading_bytes: int
 
     @property
@@ -126,6 +136,7 @@ def plan_model(
     context_tokens: int | None = None,
     sequences: int = 1,
     threads: int | None = None,
+    cache: Path | None = None,
 ) -> Plan:
     """Find out what a model takes.
 
@@ -133,6 +144,7 @@ def plan_model(
     context_tokens: prompt and output of each sequence; None for the model's own limit
     sequences:      how many there are at once
     threads:        None for as many as can really run at once
+    cache:          where kernels are kept; None for Kaishu's own folder
     """
     assert choice.executor == "cpu" and choice.weights != "float32", "only the CPU executor is planned"
     config, target = checkpoint.config, current_target()
@@ -144,6 +156,8 @@ def plan_model(
     segments, tiles = -(-context // SEGMENT), -(-rows * config.queries_per_key // target.tokens)
     buffers.make_room(rows, sequences, sequences * config.num_key_value_heads * max(segments, tiles))
     page_tokens = 2 * target.lanes
+    is_compiled = Kernels((cache or cache_folder()) / KERNELS_FOLDER).is_compiled(FORWARD[choice.kv])
+    compiling = 0 if is_compiled else COMPILING_BYTES
     return Plan(
         layout=layout,
         choice=choice,
@@ -153,7 +167,8 @@ def plan_model(
         page_tokens=page_tokens,
         page_bytes=page_bytes(config, page_tokens, choice.kv),
         buffer_bytes=buffers.num_bytes,
-        process_bytes=PROCESS_BYTES + PROCESS_BYTES_PER_TOKEN_ID * config.vocab_size,
+        process_bytes=PROCESS_BYTES + PROCESS_BYTES_PER_TOKEN_ID * config.vocab_size + compiling,
+        compiling_bytes=compiling,
         loading_bytes=_loading_bytes(checkpoint),
     )
 
@@ -198,19 +213,22 @@ def context_within(
 def _too_much(plan: Plan, max_memory: int, largest: int) -> OutOfMemoryError:
     parts = (
         f"packed weights {size(plan.packed_bytes)}, keys and values {size(plan.kv_bytes)}, "
-        f"buffers {size(plan.buffer_bytes)}, Python and libraries {size(plan.process_bytes)}"
+        f"buffers {size(plan.buffer_bytes)}, {_process(plan)}"
     )
     if plan.loading_peak_bytes > plan.serving_peak_bytes:
-        parts = (
-            f"packed weights {size(plan.packed_bytes)}, packing them {size(plan.loading_bytes)}, "
-            f"Python and libraries {size(plan.process_bytes)}"
-        )
+        parts = f"packed weights {size(plan.packed_bytes)}, packing them {size(plan.loading_bytes)}, {_process(plan)}"
     ways = ["weights of fewer bits (--weights int4)"] if plan.choice.weights != "int4" else []
     ways += ["keys and values in int8 (--kv int8)"] if plan.choice.kv == "bf16" else []
     shorter = f"a context of at most {largest:,} tokens (--context)" if largest >= plan.page_tokens else ""
     ways = [shorter, *ways] if shorter else [*ways, "a smaller model"]
+    ways += ["kernels that are compiled already (run any small model once)"] if plan.compiling_bytes else []
     return OutOfMemoryError(
         f"With a context of {plan.context_tokens:,} tokens the model takes {size(plan.peak_bytes)} ({parts}), "
         f"but max_memory is {size(max_memory)}.",
         hint=f"Take {', or '.join(ways)}; `kaishu plan` shows what each takes.",
     )
+
+
+def _process(plan: Plan) -> str:
+    compiling = f", {size(plan.compiling_bytes)} of it to compile the kernels" if plan.compiling_bytes else ""
+    return f"Python and libraries {size(plan.process_bytes)}{compiling}"

@@ -29,6 +29,7 @@ class QuantisationConfig:
     group_sizes:      how many weights along K may share a scale; WHOLE_ROW stands for all of a row
     zeros_less_one:   whether zeros are stored as zero - 1, as in the first GPTQ format
     is_act_ordered:   whether groups are of inputs that needn't lie side by side, so that each weight's group is stored
+    needs_zeros:      whether every weight has zeros beside it; where they are missing, they aren't known to be 0
     block:            how many outputs and inputs share a scale, where scales are of blocks
     notes:            what the file asks for beyond weights, and what becomes of it; one sentence each
     """
@@ -38,6 +39,7 @@ class QuantisationConfig:
     group_sizes: tuple[int, ...] = ()
     zeros_less_one: bool = False
     is_act_ordered: bool = False
+    needs_zeros: bool = False
     block: tuple[int, int] | None = None
     notes: tuple[str, ...] = ()
 
@@ -120,7 +122,7 @@ def _compressed(fields: JsonFields) -> QuantisationConfig:
         _word(sparsity, "format", ("dense",))
     if transform is not None and transform.section("config_groups") is not None:
         raise transform.wrong("config_groups", "absent or empty", hint=_PLAIN_HINT)
-    bits, sizes, blocks, activations = [], [], [], []
+    bits, sizes, blocks, activations, are_symmetric = [], [], [], [], []
     for name in groups.values:
         group = groups.section(name)
         weights = group.section("weights") if group is not None else None
@@ -130,6 +132,7 @@ def _compressed(fields: JsonFields) -> QuantisationConfig:
             raise group.missing("format", hint="It may stand beside config_groups, too, if it is the same for all.")
         kind = weights.one_of("type", ("int", "float"), "int")
         bits.append(_one_of(weights, "num_bits", _BITS if kind == "int" else (8,)))
+        are_symmetric.append(weights.boolean("symmetric", True) or kind == "float")
         strategies = ("tensor", "channel", "group") if kind == "int" else ("tensor", "channel", "group", "block")
         strategy = weights.one_of("strategy", strategies)
         sizes.append(_group_size(weights) if strategy == "group" else WHOLE_ROW)
@@ -145,6 +148,7 @@ def _compressed(fields: JsonFields) -> QuantisationConfig:
         "compressed-tensors",
         tuple(dict.fromkeys(bits)),
         tuple(dict.fromkeys(sizes)),
+        needs_zeros=not any(are_symmetric),
         block=blocks[0] if blocks else None,
         notes=tuple(notes),
     )

@@ -99,6 +99,23 @@ def test_the_peak_of_the_bundled_model_is_what_was_planned(weights):
     assert 0.6 * plan.peak_bytes < peak < plan.peak_bytes
 
 
+def test_the_first_start_of_all_takes_the_compiler_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("KAISHU_CACHE", str(tmp_path))
+    first = planned(describe("tiny"), threads=2)
+    (peak, _) = map(int, run_measured(PROGRAM.format(options="")))
+    again = planned(describe("tiny"), threads=2)
+    assert first.compiling_bytes > 100e6 and again.compiling_bytes == 0
+    assert first.peak_bytes == again.peak_bytes + first.compiling_bytes
+    assert again.peak_bytes < 0.6 * first.peak_bytes < peak < first.peak_bytes
+
+
+def test_what_compiling_takes_is_said_where_it_is_too_much(tmp_path, monkeypatch):
+    bound = planned(describe("tiny")).peak_bytes
+    monkeypatch.setenv("KAISHU_CACHE", str(tmp_path))
+    with pytest.raises(OutOfMemoryError, match=r"of it to compile the kernels.*\n.*kernels that are compiled already"):
+        within(min(bound, 150_000_000))
+
+
 def compile_kernels(checkpoint: Checkpoint, weights: str, folder: Path) -> None:
     """Compile what a measured process will need: compiling takes more memory than a small model."""
     CpuExecutor.from_checkpoint(
@@ -233,8 +250,8 @@ def test_the_reference_model_is_not_held_to_a_bound_and_says_so():
 
 
 def test_an_engine_that_is_held_to_a_bound_stays_within_it():
+    LLM("tiny").executor.close()  # so that no kernel is compiled any more
     least = planned(describe("tiny"), context_tokens=512, threads=2)
-    LLM("tiny").executor.close()
     peak, context = map(int, run_measured(PROGRAM.format(options=f"max_memory={least.peak_bytes}")))
     assert 512 <= context < 2048 and peak <= least.peak_bytes
     with pytest.warns(UserWarning, match="The context was cut"):

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kaishu.checkpoint.grouped_weights import GroupedTensor
+from kaishu.checkpoint.quantised import Groups
 from kaishu.checkpoint.safetensors import StoredTensor
 from kaishu.checkpoint.stored_numbers import FLOAT_TYPES, as_float32
 from kaishu.checkpoint.tensor_parts import TensorParts
@@ -71,6 +72,15 @@ class AwqSource:
     def zeros(self, first: int, last: int) -> NDArray[np.int16] | None:
         """return: [last - first, G]"""
         return _columns(self.qzeros, first, last).astype(np.int16)
+
+    @property
+    def is_kept(self) -> bool:
+        """Never: every group has a zero, and a row's numbers lie far apart."""
+        return False
+
+    def kept(self, first: int, last: int) -> Groups:
+        """Not to be asked for."""
+        raise AssertionError("never kept")
 
 
 def _columns(tensor: StoredTensor, first: int, last: int) -> NDArray[np.int8]:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from kaishu.checkpoint.float8 import Float8Tensor, float8_tensor
 from kaishu.checkpoint.grouped_weights import GroupedTensor
+from kaishu.checkpoint.quantised import Groups
 from kaishu.checkpoint.safetensors import StoredTensor
 from kaishu.checkpoint.stored_numbers import FLOAT_TYPES, as_float32, unpacked
 from kaishu.checkpoint.tensor_parts import TensorParts
@@ -75,6 +76,8 @@ def _integers(
     if scale.num_values != 1:
         parts.check_shape("weight_scale", (rows, num_groups), f"the weight has {rows:,} rows")
     zeros = parts.found.get("weight_zero_point")
+    if zeros is None and config.needs_zeros:
+        zeros = parts.required("weight_zero_point", ("I8", "I32"))
     if zeros is not None and zeros.dtype == "I32":
         zeros = parts.required("weight_zero_point", ("I32",))
         shape = (-(-rows * bits // 32), num_groups)
@@ -134,6 +137,20 @@ class CompressedSource:
         start = first // per_word
         zeros = unpacked(self.zero_point.read()[start : -(-last // per_word)].T, self.bits)  # [G, …]
         return zeros[:, first - start * per_word : last - start * per_word].T.astype(np.int16)
+
+    @property
+    def is_kept(self) -> bool:
+        """Where scales are float16, one for each group, and there are no zeros."""
+        return self.scale.dtype == "F16" and self.zero_point is None and self.scale.num_values != 1
+
+    def kept(self, first: int, last: int) -> Groups:
+        """Words are pairs already: their bytes, little-endian, are in the order of K."""
+        rows, scales = self.weight.read()[first:last], self.scale.read()[first:last]
+        if self.weight.dtype == "I8":
+            return Groups(rows, scales)
+        if self.bits == 8:
+            return Groups(unpacked(rows, 8)[:, : self.inputs], scales)
+        return Groups(np.ascontiguousarray(rows, "<i4").view(np.uint8)[:, : self.inputs // 2], scales)
 
     @staticmethod
     def _rows(tensor: StoredTensor, first: int, last: int) -> NDArray[np.generic]:

@@ -94,9 +94,11 @@ class Float8Tensor:
         return: [last - first, K] float32
         raises: CheckpointError for a scale that is no number, or when the file can't be read or has shrunk
         """
-        grid = as_float32(self.scale.read(), self.scale.dtype)
+        grid = self.scale.read()
         grid = grid.reshape(grid.shape + (1,) * (2 - grid.ndim))
-        scales = grid[np.arange(first, last) // self.rows_per_scale]  # [last - first, scales a row]
+        start = first // self.rows_per_scale
+        few = as_float32(grid[start : -(-last // self.rows_per_scale)], self.scale.dtype)  # of groups along K are many
+        scales = few[np.arange(first, last) // self.rows_per_scale - start]  # [last - first, scales a row]
         if not np.isfinite(scales).all():
             row = first + int((~np.isfinite(scales)).any(axis=1).argmax())
             raise CheckpointError(

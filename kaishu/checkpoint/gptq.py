@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kaishu.checkpoint.grouped_weights import GroupedTensor
+from kaishu.checkpoint.quantised import Groups
 from kaishu.checkpoint.safetensors import StoredTensor
 from kaishu.checkpoint.stored_numbers import FLOAT_TYPES, as_float32, unpacked
 from kaishu.checkpoint.tensor_parts import TensorParts
@@ -105,3 +106,12 @@ class GptqSource:
             words += np.uint32(0x11111111 if self.bits == 4 else 0x01010101)
         packed = unpacked(words.view(np.int32), self.bits)  # [G, …]
         return packed[:, first - start * per_word : last - start * per_word].T.astype(np.int16)  # [last - first, G]
+
+    @property
+    def is_kept(self) -> bool:
+        """Never: every group has a zero, and a row's numbers lie far apart."""
+        return False
+
+    def kept(self, first: int, last: int) -> Groups:
+        """Not to be asked for."""
+        raise AssertionError("never kept")

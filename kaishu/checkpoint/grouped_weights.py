@@ -15,7 +15,7 @@ Everything goes to bf16 where float16 can't hold a scale to within 2^-11 of it: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -43,6 +43,16 @@ class GroupedSource(Protocol):
 
     def zeros(self, first: int, last: int) -> NDArray[np.int16] | None:
         """return: [last - first, G], shifted as `whole` is; None where all of them are 0"""
+        ...
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the file itself has its rows as a Groups, but for how many weights share a scale: no zeros, scales in
+        float16, one for each group. Reads nothing."""
+        ...
+
+    def kept(self, first: int, last: int) -> Groups:
+        """The rows as the file has them; only where `is_kept`."""
         ...
 
 
@@ -73,10 +83,12 @@ class GroupedTensor:
 
     @cached_property
     def layout(self) -> LayoutKind:
-        """As the table above says; the first call reads all scales and zeros.
+        """As the table above says; the first call reads all scales and zeros, unless their types decide.
 
-        raises: CheckpointError for a scale that is no number, or a group that there isn't
+        raises: CheckpointError for a scale that was read and is no number, or a group that there isn't
         """
+        if self._has_whole_groups and self.source.is_kept:
+            return "int4" if self.bits == 4 else "int8"
         kinds: set[LayoutKind] = {"int4" if self.bits == 4 else "int8"} if self._has_whole_groups else {"bf16"}
         step = max(GROUP, _SCALES_AT_ONCE // max(self.num_groups, 1))
         for first in range(0, self.shape[0], step):
@@ -100,11 +112,14 @@ class GroupedTensor:
     def groups(self, first: int, last: int) -> Groups | None:
         """The same rows as whole numbers for `layout`; None for bf16.
 
-        raises: as `values` does
+        raises: as `values` does, but says nothing of scales that are float16 in the file
         """
         layout = self.layout
         if layout == "bf16":
             return None
+        if self.source.is_kept:
+            kept, is_one_each = self.source.kept(first, last), self.group_index is None and self.group_size == GROUP
+            return kept if is_one_each else replace(kept, scales=kept.scales[:, self._group_of[::GROUP]])
         scales, zeros = self._scales_and_zeros(first, last)
         whole, at = self.source.whole(first, last), self._group_of[::GROUP]
         scales = scales[:, at]

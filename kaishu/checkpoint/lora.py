@@ -95,6 +95,7 @@ def with_adapter(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
         tensors[HEAD] = tensors[EMBEDDING]
     _check_names(adapter, touched, tensors)
     _check_targets(adapter, changes, tensors)
+    _check_replaced(adapter, {*tensors, HEAD})
     for name, tensor in adapter.replaced.items():
         _check_shape(adapter, name, tensor.shape, tensors[name].shape)
         tensors[name] = replace(tensor, name=name)
@@ -233,6 +234,16 @@ def _check_names(adapter: _Adapter, touched: set[str], tensors: Mapping[str, Ten
 def _check_shape(adapter: _Adapter, name: str, found: tuple[int, ...], needed: tuple[int, ...]) -> None:
     if found != needed:
         raise adapter.error(f"changes {name} as {list(found)}, but the model's is {list(needed)}")
+
+
+def _check_replaced(adapter: _Adapter, names: set[str]) -> None:
+    """What the config says is saved whole, is: else the model's own weights would silently stand in its place."""
+    wanted = {name for name in names if adapter.config.is_replaced(name.rpartition(".")[0])}
+    missing = sorted(wanted - set(adapter.replaced))
+    if missing:
+        raise adapter.error(
+            f"has no tensors for {len(missing):,} that its config says are saved (modules_to_save): {and_more(missing)}"
+        )
 
 
 def _check_targets(adapter: _Adapter, changes: Mapping[str, Change], tensors: Mapping[str, Tensor]) -> None:

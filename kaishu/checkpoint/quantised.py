@@ -21,14 +21,22 @@ LayoutKind = Literal["bf16", "int8", "int4", "int4_minimum"]
 class Groups:
     """Rows of weights as whole numbers; weight = scale · q + minimum for each group of 32 along K.
 
-    whole:    [n, K] int8: q, from -128 to 127; for int4 from -8 to 7, for int4_minimum from 0 to 15
-    scales:   [n, K/32] float16
+    whole:    [n, K] int8: q, from -128 to 127; for int4 from -8 to 7, for int4_minimum from 0 to 15. Or, as some files
+              have int4, [n, K/2] uint8: two neighbours in a byte, the first in its lower half, q + 8 each
+    scales:   [n, K/32] float16, as they are stored: who uses them checks that they are finite
     minimums: [n, K/32] float16; None where they are all zero
     """
 
-    whole: NDArray[np.int8]
+    whole: NDArray[np.int8] | NDArray[np.uint8]
     scales: NDArray[np.float16]
     minimums: NDArray[np.float16] | None = None
+
+    def numbers(self) -> NDArray[np.int8]:
+        """return: [n, K], q, a byte each"""
+        if self.whole.dtype == np.int8:
+            return self.whole.view(np.int8)
+        pairs = np.stack([self.whole & 15, self.whole >> 4], axis=-1)  # [n, K/2, 2]
+        return pairs.reshape(len(self.whole), 2 * self.whole.shape[1]).view(np.int8) - np.int8(8)
 
 
 @runtime_checkable

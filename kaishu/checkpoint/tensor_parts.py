@@ -72,12 +72,13 @@ class TensorParts:
         inputs: K
         groups: how many scales a row has
         sizes:  what config.json allows; -1 for a whole row
+        return: of several that give so many groups, the one without a shorter group at the end
         raises: CheckpointError where none of them gives so many groups
         """
-        for size in sizes:
-            length = inputs if size < 0 else size
-            if length and -(-inputs // length) == groups:
-                return length
+        lengths = [inputs if size < 0 else size for size in sizes]
+        fitting = [length for length in lengths if length and -(-inputs // length) == groups]
+        if fitting:
+            return min(fitting, key=lambda length: inputs % length != 0)
         allowed = " or ".join("a whole row" if size < 0 else str(size) for size in sizes)
         raise CheckpointError(
             f"{self.module} has {groups:,} scales for each row of {inputs:,} weights, "

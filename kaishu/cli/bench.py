@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kaishu.cli.lists import numbers_of
-from kaishu.cli.options import DEFAULT_MODEL
+from kaishu.cli.options import DEFAULT_MODEL, Adapters
 from kaishu.errors import InvalidParameterError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def bench(
     layers: Annotated[
         int | None, typer.Option(help="With --shape: so many layers.", metavar="N", show_default=False)
     ] = None,
+    lora: Adapters = None,
     weights: Annotated[str, typer.Option(help="auto, bf16, int8 or int4.", metavar="FORM")] = "auto",
     head: Annotated[str, typer.Option(help="auto, bf16, int8 or int4.", metavar="FORM")] = "auto",
     kv: Annotated[str, typer.Option(help="Keys and values: auto, bf16 or int8.", metavar="FORM")] = "auto",
@@ -68,9 +69,12 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Measure decoding and prefill, beside the machine's own limits."""
+    from kaishu.checkpoint.lora import with_adapters
+
     _check(model, shape, layers, seconds, most_tokens)
     with ExitStack() as until_done:
         name, checkpoint, packed_folder = _opened(model, shape, layers, until_done)
+        checkpoint = with_adapters(checkpoint, lora)
         choice = _choice(checkpoint, weights, head, kv, threads)
         works, left_out = _planned(checkpoint, contexts, batch_sizes, prefill, most_tokens)
         report = run(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from kaishu.cli.lists import choices_of
-from kaishu.cli.options import DEFAULT_MODEL
+from kaishu.cli.options import DEFAULT_MODEL, Adapters
 from kaishu.errors import InvalidParameterError
 
 if TYPE_CHECKING:
@@ -39,8 +39,11 @@ def evaluate(
     ] = "auto",
     against: Annotated[
         str | None,
-        typer.Option(help="The model that is the truth, in float32; else MODEL itself.", show_default=False),
+        typer.Option(
+            help="The model that is the truth, in float32; else MODEL itself, adapters included.", show_default=False
+        ),
     ] = None,
+    lora: Adapters = None,
     text: Annotated[
         Path | None, typer.Option("--text", help="A text to predict; else one of Kaishu's.", show_default=False)
     ] = None,
@@ -67,7 +70,7 @@ def evaluate(
     written = None if text is None else read_text("--text", text)
     if plot is not None:
         check_plot(plot)
-    evaluation = _run(model, against, chosen, heads, written=written, tokens=tokens, threads=threads)
+    evaluation = _run(model, lora, against, chosen, heads, written=written, tokens=tokens, threads=threads)
     if plot is not None:
         write_plot(evaluation, plot)
     _show(evaluation, as_json=as_json)
@@ -75,6 +78,7 @@ def evaluate(
 
 def _run(
     model: str,
+    lora: list[str] | None,
     against: str | None,
     weights: tuple[str, ...] | None,
     heads: tuple[str, ...],
@@ -85,11 +89,12 @@ def _run(
 ) -> "Evaluation":
     """Open what is named, and measure with a bar."""
     from kaishu.checkpoint import open_checkpoint
+    from kaishu.checkpoint.lora import with_adapters
     from kaishu.cli.eval_forms import Model, run
     from kaishu.cli.progress_bar import progress_bar
     from kaishu.cli.pull import fetch
 
-    opened = Model(model, open_checkpoint(fetch(model)))
+    opened = Model(model, with_adapters(open_checkpoint(fetch(model)), lora), tuple(lora or ()))
     truth = None if against is None else Model(against, open_checkpoint(fetch(against)))
     with progress_bar() as advance:
         return run(opened, truth, weights, heads, written=written, tokens=tokens, threads=threads, advance=advance)

@@ -77,10 +77,14 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Model:
-    """A model by the name that the user knows, opened."""
+    """A model by the name that the user knows, opened.
+
+    lora: folders of adapters, which are in the checkpoint already
+    """
 
     name: str
     checkpoint: Checkpoint
+    lora: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -114,7 +118,14 @@ def run(
     context_tokens = _context_tokens(model, against, texts)
     work = _Work(advance, (1 + len(choices)) * sum(len(text.token_ids) for text in texts))
     true = model if against is None else against
-    truth = LLM(true.path, executor="reference", weights="float32", threads=threads, context_tokens=context_tokens)
+    truth = LLM(
+        true.path,
+        executor="reference",
+        weights="float32",
+        threads=threads,
+        context_tokens=context_tokens,
+        lora=true.lora,
+    )
     true_logits, truly = [work.logits(truth, text, "the truth") for text in texts], truth.description
     del truth
     forms = []
@@ -123,6 +134,7 @@ def run(
         kept, head = ("auto" if form == "stored" else form for form in (choice.weights, choice.head))
         llm = LLM(
             model.path,
+            lora=model.lora,
             executor="cpu",
             weights=kept,  # type: ignore[arg-type]
             head=head,  # type: ignore[arg-type]

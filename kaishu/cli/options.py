@@ -108,6 +108,9 @@ class ModelOptions:
             return LLM(model, progress=progress, **given)
 
 
+_LORA = "Merge a LoRA adapter into the model, as PEFT saves it; may be repeated."
+Adapters = Annotated[list[str] | None, typer.Option("--lora", help=_LORA, metavar="DIR", show_default=False)]
+
 _MODEL = "Model"
 MODEL_OPTIONS = OptionGroup(
     {
@@ -134,10 +137,7 @@ MODEL_OPTIONS = OptionGroup(
             str | None,
             _option("--max-memory", "Cut the context so that all takes at most this, such as 4GB.", _MODEL, "SIZE"),
         ],
-        "lora": Annotated[
-            list[str] | None,
-            _option("--lora", "Merge a LoRA adapter, as PEFT saves it; may be repeated.", _MODEL, "DIR"),
-        ],
+        "lora": Annotated[list[str] | None, _option("--lora", _LORA, _MODEL, "DIR")],
     },
     ModelOptions,
 )

@@ -150,6 +150,7 @@ class Answer:
             "kv_bytes": plan.kv_bytes,
             "buffer_bytes": plan.buffer_bytes,
             "process_bytes": plan.process_bytes,
+            "compiling_bytes": plan.compiling_bytes,
             "loading_peak_bytes": plan.loading_peak_bytes,
             "serving_peak_bytes": plan.serving_peak_bytes,
             "available_bytes": machine.available_bytes if machine else None,
@@ -178,10 +179,14 @@ def lines_of(answer: Answer) -> "Iterator[Text]":
     kept = f"{forms} ({plan.choice.reason}){head}, {plan.choice.kv} keys and values"
     yield Text(printable(f"{answer.model}: {kept}, {counted(plan.threads, 'thread')}"), style="bold")
     longest = f"{counted(plan.sequences, 'sequence')} of {counted(plan.context_tokens, 'token')}"
+    once = f", {size(plan.compiling_bytes)} of it once, to compile the kernels" if plan.compiling_bytes else ""
     facts = [
         ("weights", f"{size(plan.packed_bytes)} packed; {size(plan.embedding_bytes)} of it embedding and output head"),
         ("keys, values", f"{size(round(plan.kv_bytes_per_token))} a token; {size(plan.kv_bytes)} for {longest}"),
-        ("beside them", f"{size(plan.buffer_bytes)} of buffers; {size(plan.process_bytes)} of Python and libraries"),
+        (
+            "beside them",
+            f"{size(plan.buffer_bytes)} of buffers; {size(plan.process_bytes)} of Python and libraries{once}",
+        ),
         (
             "peak",
             f"{size(plan.serving_peak_bytes)} with a full context; {size(plan.loading_peak_bytes)} while packing",

@@ -23,7 +23,7 @@ DIFFERS = 1
 
 
 def verify(
-    model: Annotated[str, typer.Argument(help="A folder, a hub's name, or a bundled model.")],
+    model: Annotated[str, typer.Argument(help="A folder, a GGUF file, a hub's name, or a bundled model.")],
     weights: Annotated[
         str, typer.Option(help="What both keep weights and compute in: float32 or bf16.", metavar="FORM")
     ] = "float32",

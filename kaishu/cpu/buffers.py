@@ -126,6 +126,7 @@ class StepBuffers:
             "chosen": self._matrix(tokens, each, dtype=np.int64),
             "places": self._matrix(tokens, each, dtype=np.int64),
             "expert_starts": self._matrix(number + 1, dtype=np.int64),
+            "busy": self._matrix(number + 1, dtype=np.int64),
             "expert_rows": self._activations(count, hidden),
             "expert_gates": self._matrix(count, inner),
             "expert_values": self._matrix(count, inner),

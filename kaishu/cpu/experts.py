@@ -18,7 +18,7 @@ from kaishu.cpu.feed_forward import gated_blocks
 from kaishu.cpu.layout import BLOCKS, DOWN, GATE, INPUTS, ROUTER, UP
 from kaishu.cpu.linear import layer_field, linear_blocks, linear_field
 from kaishu.cpu.norm import prepare
-from kaishu.cpu.vector import KERNEL, floats_at, int8_at, int32_at, int64_at, max_lanes, splat
+from kaishu.cpu.vector import KERNEL, floats_at, int8_at, int32_at, int64_at, lanes, load, max_lanes, splat, store
 
 
 @njit(**KERNEL)
@@ -36,7 +36,7 @@ def mixture_of_experts(rank, ranks, shared, stage, model, layer, tokens, buffers
     barrier(shared, ranks)
     _copy_rows(model, buffers, tokens, shared, stage + 2)
     barrier(shared, ranks)
-    _run_gates(model, layer, buffers, shared, stage + 3)
+    _run_gates(ranks, model, layer, buffers, shared, stage + 3)
     barrier(shared, ranks)
     inputs, total = linear_field(model, layer_field(model, layer, DOWN), INPUTS), tokens * model.experts_per_token
     row = claim(shared, stage + 4, 1)
@@ -44,7 +44,7 @@ def mixture_of_experts(rank, ranks, shared, stage, model, layer, tokens, buffers
         prepare(buffers.expert_inner, row, inputs, model.is_quantised)
         row = claim(shared, stage + 4, 1)
     barrier(shared, ranks)
-    _run_down(model, layer, buffers, shared, stage + 5)
+    _run_down(ranks, model, layer, buffers, shared, stage + 5)
     barrier(shared, ranks)
     token = claim(shared, stage + 6, 1)
     while token < tokens:
@@ -103,18 +103,27 @@ def _sort_by_expert(chosen, shares, start, count):
 
 @njit(**KERNEL)
 def _group(model, buffers, tokens):
-    """Count each expert's rows, then give every row its place: by expert, then by token."""
-    starts, chosen, places = (
+    """Count each expert's rows, then give every row its place: by expert, then by token.
+
+    Experts that have rows are listed in buffers.busy: one token has 8 of 128, and claiming pieces of all 128 to find
+    that they have nothing to do would be seen in its time.
+    """
+    starts, chosen, places, busy = (
         int64_at(buffers.expert_starts.at),
         int64_at(buffers.chosen.at),
         int64_at(buffers.places.at),
+        int64_at(buffers.busy.at),
     )
     total = tokens * model.experts_per_token
     for expert in range(model.num_experts + 1):
         starts[expert] = 0
     for choice in range(total):
         starts[chosen[choice] + 1] += 1
+    busy[model.num_experts] = 0
     for expert in range(model.num_experts):
+        if starts[expert + 1] > 0:
+            busy[busy[model.num_experts]] = expert
+            busy[model.num_experts] += 1
         starts[expert + 1] += starts[expert]
     for choice in range(total):
         places[choice] = starts[chosen[choice]]
@@ -142,54 +151,72 @@ def _copy_rows(model, buffers, tokens, shared, stage):
 
 
 @njit(**KERNEL)
-def _run_gates(model, layer, buffers, shared, stage):
-    """Gate and up of every expert that has rows; a piece is two blocks of one expert."""
-    gate, up, starts = (
+def _blocks_at_once(model, buffers, blocks, ranks):
+    """How many blocks of an expert to claim at once: a small share of all that there are, even, half an expert at most.
+
+    Few enough for the ranks to end together, and as many as that allows: with each piece the memory's stream begins
+    anew. For one token they are few experts' blocks, and for hundreds those of all.
+    """
+    share = blocks * int64_at(buffers.busy.at)[model.num_experts] // (32 * ranks)
+    return max(2, min(share, blocks // 2) // 2 * 2)
+
+
+@njit(**KERNEL)
+def _run_gates(ranks, model, layer, buffers, shared, stage):
+    """Gate and up of every expert that has rows."""
+    gate, up, starts, busy = (
         layer_field(model, layer, GATE),
         layer_field(model, layer, UP),
         int64_at(buffers.expert_starts.at),
+        int64_at(buffers.busy.at),
     )
-    pairs = linear_field(model, gate, BLOCKS) // 2
+    blocks = linear_field(model, gate, BLOCKS)
+    at_once = _blocks_at_once(model, buffers, blocks, ranks)
+    pieces = (blocks + at_once - 1) // at_once
     piece = claim(shared, stage, 1)
-    while piece < pairs * model.num_experts:
-        expert, block = piece // pairs, piece % pairs * 2
-        if starts[expert + 1] > starts[expert]:
-            gated_blocks(
-                model,
-                gate + 3 * expert,
-                up + 3 * expert,
-                block,
-                block + 2,
-                buffers.expert_rows,
-                starts[expert],
-                starts[expert + 1],
-                buffers.expert_gates,
-                buffers.expert_values,
-                buffers.expert_inner,
-            )
+    while piece < pieces * busy[model.num_experts]:
+        expert, block = busy[piece // pieces], piece % pieces * at_once
+        gated_blocks(
+            model,
+            gate + 3 * expert,
+            up + 3 * expert,
+            block,
+            min(blocks, block + at_once),
+            buffers.expert_rows,
+            starts[expert],
+            starts[expert + 1],
+            buffers.expert_gates,
+            buffers.expert_values,
+            buffers.expert_inner,
+        )
         piece = claim(shared, stage, 1)
 
 
 @njit(**KERNEL)
-def _run_down(model, layer, buffers, shared, stage):
+def _run_down(ranks, model, layer, buffers, shared, stage):
     """Back to D, for every expert that has rows."""
-    down, starts = layer_field(model, layer, DOWN), int64_at(buffers.expert_starts.at)
-    pairs = linear_field(model, down, BLOCKS) // 2
+    down, starts, busy = (
+        layer_field(model, layer, DOWN),
+        int64_at(buffers.expert_starts.at),
+        int64_at(buffers.busy.at),
+    )
+    blocks = linear_field(model, down, BLOCKS)
+    at_once = _blocks_at_once(model, buffers, blocks, ranks)
+    pieces = (blocks + at_once - 1) // at_once
     piece = claim(shared, stage, 1)
-    while piece < pairs * model.num_experts:
-        expert, block = piece // pairs, piece % pairs * 2
-        if starts[expert + 1] > starts[expert]:
-            linear_blocks(
-                model,
-                down + 3 * expert,
-                block,
-                block + 2,
-                buffers.expert_inner,
-                starts[expert],
-                starts[expert + 1],
-                buffers.expert_out,
-                0,
-            )
+    while piece < pieces * busy[model.num_experts]:
+        expert, block = busy[piece // pieces], piece % pieces * at_once
+        linear_blocks(
+            model,
+            down + 3 * expert,
+            block,
+            min(blocks, block + at_once),
+            buffers.expert_inner,
+            starts[expert],
+            starts[expert + 1],
+            buffers.expert_out,
+            0,
+        )
         piece = claim(shared, stage, 1)
 
 
@@ -199,8 +226,8 @@ def _add_up(model, buffers, token):
     hidden, row = floats_at(buffers.hidden.at), token * buffers.hidden.width
     shares, places, out = floats_at(buffers.shares.at), int64_at(buffers.places.at), floats_at(buffers.expert_out.at)
     first, count = token * model.experts_per_token, model.experts_per_token
-    for k in range(model.hidden_size):
-        total = np.float32(0.0)
+    for k in range(0, buffers.hidden.width, lanes()):  # what is beyond D is zeros in both
+        total = splat(np.float32(0.0))
         for choice in range(first, first + count):
-            total += shares[choice] * out[places[choice] * buffers.expert_out.width + k]
-        hidden[row + k] += total
+            total = total + splat(shares[choice]) * load(out, places[choice] * buffers.expert_out.width + k)
+        store(hidden, row + k, load(hidden, row + k) + total)

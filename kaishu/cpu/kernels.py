@@ -86,6 +86,10 @@ class Kernels:
         """
         self._folder, self._say, self._loaded = kernel_folder(kernels), say, dict[str, Kernel]()
 
+    def is_compiled(self, entry: Entry) -> bool:
+        """Whether a kernel is in the folder, so that `load` won't compile it, unless its file is damaged."""
+        return entry.name in self._loaded or (self._folder / f"{entry.name}.kernel").exists()
+
     def load(self, entry: Entry) -> Kernel:
         """Have a kernel ready to be called. A folder that can't be written is no error, nor is a full disk: then it is
         compiled at every start."""

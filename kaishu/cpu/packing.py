@@ -27,6 +27,7 @@ PACK_BLOCKS = Entry("pack_blocks", "kaishu.cpu.quantise", "pack_blocks", (PACKIN
 PACK_GROUPS = Entry("pack_groups", "kaishu.cpu.quantise", "pack_groups", (PACKING, None, None, None))
 COPY_ROWS = Entry("copy_rows", "kaishu.cpu.quantise", "copy_rows", (PACKING, None, None, None))
 STORED = {"BF16": 0, "F16": 1, "F32": 2}  # how a source tensor's bits are to be read
+KEPT = {"int8": 0, "uint8": 1}  # likewise of Groups.whole: quantise.py's BYTES and PAIRS, without importing Numba
 _DECODED_VALUES = 1 << 22  # so many weights are decoded at once: 16 MB of float32
 Tensor = StoredTensor | QuantisedTensor
 
@@ -95,24 +96,25 @@ def pack_linear(
 class _Source:
     """Rows of a tensor as the kernels read them.
 
-    rows:   [n, K] bfloat16 or float16 bits, or float32; or of rows that are quantised already, int8
-    stored: which of STORED the rows are; of no meaning for int8
-    scales: [n, K/32] float16, only with int8; minimums likewise, where there are any
+    rows:    [n, K] bfloat16 or float16 bits, or float32; or of rows that are quantised already, Groups.whole
+    columns: K
+    stored:  which of STORED the rows are; or which of KEPT
+    scales:  [n, K/32] float16, only of rows that are quantised already; minimums likewise, where there are any
     """
 
     rows: NDArray[Any]
+    columns: int
     stored: int
     scales: NDArray[np.float16] | None = None
     minimums: NDArray[np.float16] | None = None
 
     def fields(self) -> dict[str, int]:
         """Its fields of the record PACKING; it has to be kept while they are used."""
-        count, columns = self.rows.shape
         return {
             "source": address(self.rows),
             "stored": self.stored,
-            "rows": count,
-            "columns": columns,
+            "rows": len(self.rows),
+            "columns": self.columns,
             "source_scales": 0 if self.scales is None else address(self.scales),
             "source_minimums": 0 if self.minimums is None else address(self.minimums),
         }
@@ -124,19 +126,22 @@ def _parts(tensor: Tensor, linear: PackedLinear) -> Iterator[tuple[int, _Source]
     return: with each part, its first row
     """
     if isinstance(tensor, StoredTensor):
-        yield 0, _Source(*bits_of(tensor))
+        yield 0, _plain(*bits_of(tensor))
         return
     for first, last in _row_ranges(tensor, 2 * linear.lanes):
         found = tensor.groups(first, last) if linear.kind == tensor.layout else None
         if found is None:
-            yield first, _Source(np.ascontiguousarray(tensor.values(first, last)), STORED["F32"])
+            yield first, _plain(tensor.values(first, last))
             continue
         whole, scales = np.ascontiguousarray(found.whole), np.ascontiguousarray(found.scales)
-        minimums = np.zeros_like(scales) if found.minimums is None else np.ascontiguousarray(found.minimums)
-        broken = ~(np.isfinite(scales) & np.isfinite(minimums)).all(axis=1)
-        if broken.any():
-            raise _not_finite(tensor.name, first + int(broken.argmax()), linear.kind)
-        yield first, _Source(whole, STORED["F32"], scales, minimums)
+        minimums = None
+        if linear.kind == "int4_minimum":
+            minimums = np.zeros_like(scales) if found.minimums is None else np.ascontiguousarray(found.minimums)
+        yield first, _Source(whole, tensor.shape[1], KEPT[whole.dtype.name], scales, minimums)
+
+
+def _plain(rows: NDArray[Any], stored: int = STORED["F32"]) -> _Source:
+    return _Source(np.ascontiguousarray(rows), rows.shape[1], stored)
 
 
 def _row_ranges(tensor: QuantisedTensor, step: int) -> Iterator[tuple[int, int]]:
@@ -164,10 +169,10 @@ def copy_tensor(tensor: Tensor, target: NDArray[np.uint8], ranks: Ranks, kernels
     columns = tensor.shape[1]
     parts: Iterable[tuple[int, _Source]]
     if isinstance(tensor, StoredTensor):
-        parts = [(0, _Source(*bits_of(tensor)))]
+        parts = [(0, _plain(*bits_of(tensor)))]
     else:
         ranges = _row_ranges(tensor, 1)
-        parts = ((a, _Source(np.ascontiguousarray(tensor.values(a, b)), STORED["F32"])) for a, b in ranges)
+        parts = ((a, _plain(tensor.values(a, b))) for a, b in ranges)
     for first, source in parts:
         unused = dict.fromkeys(("kind", "lanes", "scales", "minimums"), 0)
         place = {"inputs": columns, "weights": address(target) + first * columns * 2}

@@ -17,6 +17,8 @@ from kaishu.cpu.layout import BF16, GROUP, INT4, INT8
 from kaishu.cpu.scalars import bfloat_bits, bfloat_value, half_bits, half_value
 from kaishu.cpu.vector import KERNEL, bytes_at, floats_at, halves_at, int8_at, int32_at, words_at
 
+BYTES, PAIRS = 0, 1  # how part.source of quantised rows has each number: a byte of its own, or half of one
+
 
 @njit(**KERNEL)
 def pack_blocks(part, scratch, first, last):
@@ -27,7 +29,11 @@ def pack_blocks(part, scratch, first, last):
     return:  the first row that can't be quantised, -1 if there is none
     """
     row, whole = floats_at(scratch), int32_at(scratch + 4 * part.inputs)
+    are_same_bits = part.kind == BF16 and part.stored == 0 and part.columns == part.inputs
     for block in range(first, last):
+        if are_same_bits and (block + 1) * part.lanes <= part.rows:
+            _copy_pairs(part, block)
+            continue
         for lane in range(part.lanes):
             index = block * part.lanes + lane
             if index < part.rows:
@@ -47,26 +53,79 @@ def pack_blocks(part, scratch, first, last):
 
 @njit(**KERNEL)
 def pack_groups(part, scratch, first, last):
-    """Blocks of rows that are quantised already; part.source is [rows, columns] int8, columns whole groups.
+    """Blocks of rows that are quantised already, columns whole groups; part.stored says how part.source has them.
 
     Scales and minimums are kept bit for bit; of int4, q from -8 to 7 is kept as q + 8.
+
+    return: the first row that has a scale or a minimum which is no number, -1 if there is none
     """
-    whole, shift = int32_at(scratch), 8 if part.kind == INT4 else 0
-    source, scales, minimums = int8_at(part.source), halves_at(part.source_scales), halves_at(part.source_minimums)
     groups = part.columns // GROUP
     for block in range(first, last):
         for lane in range(part.lanes):
             row = block * part.lanes + lane
             for group in range(groups):
-                place = (block * groups + group) * part.lanes + lane
-                is_row = row < part.rows
-                for k in range(GROUP):
-                    whole[k] = np.int32(source[row * part.columns + group * GROUP + k]) + shift if is_row else shift
-                halves_at(part.scales)[place] = scales[row * groups + group] if is_row else np.uint16(0)
-                if part.kind > INT4:
-                    halves_at(part.minimums)[place] = minimums[row * groups + group] if is_row else np.uint16(0)
-                _write_group(part, whole, block, lane, group)
+                if row < part.rows and not _keep_scales(part, row * groups + group, block, lane, group):
+                    return row
+                if row >= part.rows:
+                    _write_padding(part, scratch, block, lane, group)
+                elif part.stored == PAIRS:
+                    _write_group_of_pairs(part, row, block, lane, group)
+                else:
+                    _write_group_of_bytes(part, scratch, row, block, lane, group)
     return -1
+
+
+@njit(**KERNEL)
+def _keep_scales(part, source, block, lane, group):
+    """One group's scale and minimum, as they are; return: whether both are finite"""
+    place = (block * (part.inputs // GROUP) + group) * part.lanes + lane
+    scale, minimum = halves_at(part.source_scales)[source], np.uint16(0)
+    halves_at(part.scales)[place] = scale
+    if part.kind > INT4:
+        minimum = halves_at(part.source_minimums)[source]
+        halves_at(part.minimums)[place] = minimum
+    return (scale & np.uint16(0x7C00)) != 0x7C00 and (minimum & np.uint16(0x7C00)) != 0x7C00
+
+
+@njit(**KERNEL)
+def _write_padding(part, scratch, block, lane, group):
+    """A group of zeros, of a row that there isn't."""
+    whole, zero = int32_at(scratch), 8 if part.kind == INT4 else 0
+    for k in range(GROUP):
+        whole[k] = zero
+    place = (block * (part.inputs // GROUP) + group) * part.lanes + lane
+    halves_at(part.scales)[place] = np.uint16(0)
+    if part.kind > INT4:
+        halves_at(part.minimums)[place] = np.uint16(0)
+    _write_group(part, whole, block, lane, group)
+
+
+@njit(**KERNEL)
+def _write_group_of_bytes(part, scratch, row, block, lane, group):
+    """One row's group, of which each number is a byte."""
+    whole, shift = int32_at(scratch), 8 if part.kind == INT4 else 0
+    source, start = int8_at(part.source), row * part.columns + group * GROUP
+    for k in range(GROUP):
+        whole[k] = np.int32(source[start + k]) + shift
+    _write_group(part, whole, block, lane, group)
+
+
+@njit(**KERNEL)
+def _write_group_of_pairs(part, row, block, lane, group):
+    """One row's group, of which two neighbours are a byte: four of its first half, and the four 16 further on."""
+    source, start = halves_at(part.source), (row * part.columns + group * GROUP) // 4
+    out, place = words_at(part.weights), (block * (part.inputs // GROUP) + group) * 4 * part.lanes + lane
+    for piece in range(4):
+        low, high = _spread(source[start + piece]), _spread(source[start + 4 + piece])
+        out[place + piece * part.lanes] = low | (high << np.uint32(4))
+
+
+@njit(**KERNEL)
+def _spread(nibbles):
+    """Four nibbles of 16 bits to the lower halves of four bytes."""
+    wide = np.uint32(nibbles)
+    wide = (wide | (wide << np.uint32(8))) & np.uint32(0x00FF00FF)
+    return (wide | (wide << np.uint32(4))) & np.uint32(0x0F0F0F0F)
 
 
 @njit(**KERNEL)
@@ -148,6 +207,17 @@ def _write_pairs(part, row, block, lane):
     pairs, start = halves_at(part.weights), block * part.inputs * part.lanes
     for k in range(part.inputs):
         pairs[start + (k // 2 * part.lanes + lane) * 2 + k % 2] = bfloat_bits(row[k])
+
+
+@njit(**KERNEL)
+def _copy_pairs(part, block):
+    """A whole block of rows that are bfloat16 already."""
+    source, pairs, start = halves_at(part.source), halves_at(part.weights), block * part.inputs * part.lanes
+    for pair in range(part.inputs // 2):
+        for lane in range(part.lanes):
+            place, k = start + (pair * part.lanes + lane) * 2, start + lane * part.inputs + pair * 2
+            pairs[place] = source[k]
+            pairs[place + 1] = source[k + 1]
 
 
 @njit(**KERNEL)

@@ -116,6 +116,7 @@ PACKING = np.dtype(
 #   of segments that are computed apart: largest, sums: [pieces, R] · partial: [pieces · R, d]
 # Of experts (k chosen for each token, see experts.py):
 #   router: [T, E] · chosen, places: [T, k] int64 · shares: [T, k] · expert_starts: [E + 1] int64
+#   busy: [E + 1] int64, the experts that have rows, and last how many these are
 #   expert_rows, expert_inner: Activations of [T · k] rows · expert_gates, expert_values, expert_out: [T · k, …]
 _MATRICES = (
     "hidden",
@@ -133,7 +134,7 @@ _MATRICES = (
 )
 _RANKS_OWN = ("own_largest", "own_sums", "joined_largest", "joined_sums")
 _MORE_MATRICES = (*_RANKS_OWN, "largest", "sums", "partial", "router", "shares")
-_EXPERTS = ("chosen", "places", "expert_starts", "expert_gates", "expert_values", "expert_out")
+_EXPERTS = ("chosen", "places", "expert_starts", "busy", "expert_gates", "expert_values", "expert_out")
 _ACTIVATIONS = ("normed", "attended", "inner", "expert_rows", "expert_inner")
 BUFFERS = np.dtype(
     [(name, MATRIX) for name in _MATRICES + _MORE_MATRICES + _EXPERTS] + [(name, ACTIVATIONS) for name in _ACTIVATIONS]

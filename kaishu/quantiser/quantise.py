@@ -215,7 +215,9 @@ class _Job:
                 "float16; allowed: finite weights up to 500,000.",
                 hint="The file is damaged, or the model was saved while it was broken.",
             )
-        self._file.write(f"{name}_packed", packed(groups.whole, form.bits), first * tensor.shape[1] * form.bits // 32)
+        self._file.write(
+            f"{name}_packed", packed(groups.numbers(), form.bits), first * tensor.shape[1] * form.bits // 32
+        )
         self._file.write(f"{name}_scale", groups.scales, first * tensor.shape[1] // GROUP)
         values = values_of(groups)
         if replaced is not None:

@@ -158,8 +158,9 @@ def unknown_importance(weights: Floats, form: Form) -> Floats:
 
 def values_of(groups: Groups) -> Floats:
     """What the kernels compute with. return: [n, K] float32"""
-    rows, columns = groups.whole.shape
-    split = groups.whole.reshape(rows, -1, GROUP).astype(np.float32)
+    whole = groups.numbers()
+    rows, columns = whole.shape
+    split = whole.reshape(rows, -1, GROUP).astype(np.float32)
     values: Floats = (split * groups.scales.astype(np.float32)[:, :, None]).reshape(rows, columns)
     return values
 

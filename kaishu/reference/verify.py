@@ -17,8 +17,11 @@ import torch
 from torch import Tensor
 
 from kaishu.batch import SequenceTokens, pack
+from kaishu.checkpoint import Checkpoint, open_checkpoint
+from kaishu.checkpoint.gguf import open_gguf
+from kaishu.checkpoint.gguf_model import config_of
 from kaishu.config import ModelConfig
-from kaishu.errors import InvalidRequestError, MissingDependencyError
+from kaishu.errors import CheckpointError, InvalidRequestError, MissingDependencyError
 from kaishu.reference.caches import RecomputeCache
 from kaishu.reference.model import Model
 from kaishu.reference.weights import DtypeName, torch_dtype
@@ -28,6 +31,9 @@ Stages = Mapping[str, Tensor]
 # How far a stage may differ, as a part of its largest number. Float rounding reaches about 1e-5 in the deepest float32
 # models; in bfloat16 (8 bits) another order of summing alone makes several percent. A wrong weight shows well above.
 ALLOWED_PART: Mapping[DtypeName, float] = {"float32": 5e-5, "bfloat16": 5e-2}
+
+# The packages that transformers reads other forms of weights with; its messages name the one that is missing.
+_READERS = ("compressed-tensors", "gptqmodel", "autoawq", "gguf", "accelerate")
 
 
 @dataclass(frozen=True)
@@ -72,22 +78,23 @@ def verify_against_transformers(
 ) -> Verification:
     """Run a model's folder in both, and compare every stage of the forward pass.
 
-    folder: a Hugging Face folder
+    folder: a Hugging Face folder, or a GGUF file, which transformers then widens with the package `gguf`
     dtype:  what both models compute in; float32 tells a mistake from rounding best
     tokens: ids to run, for example an encoded text; None for 64 arbitrary ones, always the same
     return: the comparison
-    raises: MissingDependencyError without transformers; ConfigError or CheckpointError for a folder that doesn't open;
+    raises: MissingDependencyError without transformers, or without what it needs to read these weights; ConfigError or
+            CheckpointError for a model that doesn't open, or a GGUF that is split, which transformers can't read;
             InvalidParameterError for a dtype, InvalidRequestError for tokens that the model can't run
     """
     try:
         import transformers
     except ImportError as error:
         raise MissingDependencyError("kaishu verify", package="transformers") from error
-    from kaishu.checkpoint import open_checkpoint
 
     torch_dtype(dtype)
     checkpoint = open_checkpoint(folder)  # first, since it refuses what transformers would fill with random numbers
     ids = _checked_tokens(tokens, checkpoint.config)
+    _check_readable(checkpoint)
     theirs = transformers_stages(folder, dtype, ids)
     ours = reference_stages(Model.from_checkpoint(checkpoint, dtype=dtype, attention="explicit"), ids)
     return Verification(
@@ -114,21 +121,32 @@ def reference_stages(model: Model, ids: Sequence[int]) -> Stages:
 
 
 def transformers_stages(folder: Path, dtype: DtypeName, ids: Sequence[int]) -> Stages:
-    """The same stages of transformers' model, which is loaded for it and dropped; names and shapes as ours."""
+    """The same stages of transformers' model, which is loaded for it and dropped; names and shapes as ours.
+
+    raises: MissingDependencyError without what transformers needs to read these weights
+    """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     auto_model: Any = AutoModelForCausalLM
     hide_progress: Any = logging.disable_progress_bar
     hide_progress()  # the table is the answer; a bar on the way would only stand in it
-    model = auto_model.from_pretrained(
-        folder,
-        dtype=torch_dtype(dtype),
-        attn_implementation="eager",
-        experts_implementation="eager",
-        local_files_only=True,
-        use_safetensors=True,
-    ).eval()
+    is_gguf = folder.is_file()
+    place = _gguf_place(folder) if is_gguf else {"use_safetensors": True}
+    try:
+        model = auto_model.from_pretrained(
+            folder.parent if is_gguf else folder,
+            dtype=torch_dtype(dtype),
+            attn_implementation="eager",
+            experts_implementation="eager",
+            local_files_only=True,
+            **place,
+        ).eval()
+    except ImportError as error:
+        package = next((name for name in _READERS if name in str(error).lower()), None)
+        if package is None:
+            raise
+        raise MissingDependencyError(f"Reading {folder.name} in transformers", package=package) from error
     stages: dict[str, Tensor] = {}
 
     def record_as(name: str) -> Any:
@@ -143,6 +161,25 @@ def transformers_stages(folder: Path, dtype: DtypeName, ids: Sequence[int]) -> S
     with torch.inference_mode():
         model(torch.tensor([list(ids)]), use_cache=False)
     return stages
+
+
+def _gguf_place(path: Path) -> dict[str, Any]:
+    """What tells transformers to read a GGUF file. Its sizes are told, too: of a head's size and of ids without a token
+    transformers knows nothing in a GGUF."""
+    from transformers import AutoConfig
+
+    auto_config: Any = AutoConfig
+    return {"gguf_file": path.name, "config": auto_config.for_model(**config_of(open_gguf(path))[0])}
+
+
+def _check_readable(checkpoint: Checkpoint) -> None:
+    """raises: CheckpointError for a model in files that transformers can't read"""
+    if checkpoint.gguf is not None and checkpoint.gguf.get("split.count", 1) != 1:
+        raise CheckpointError(
+            f"{checkpoint.folder.name} is one of {checkpoint.gguf['split.count']} parts of a GGUF model; transformers, "
+            "with which it would be compared, reads only whole ones.",
+            hint="Merge them with llama.cpp's `llama-gguf-split --merge`, or compare the original safetensors folder.",
+        )
 
 
 def compare_stages(ours: Stages, theirs: Stages, dtype: DtypeName) -> tuple[StageComparison, ...]:

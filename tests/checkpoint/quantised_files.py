@@ -105,16 +105,17 @@ def check(tensor: QuantisedTensor, expected: NDArray[np.float32], layout: str) -
 
 def check_range(groups: Groups, layout: str) -> None:
     """As the contract of Groups says."""
-    assert groups.whole.dtype == np.int8
-    assert groups.scales.dtype == np.float16 and groups.scales.shape == (len(groups.whole), groups.whole.shape[1] // 32)
+    whole = groups.numbers()
+    assert whole.dtype == np.int8 and (groups.whole.dtype == np.int8 or layout == "int4")
+    assert groups.scales.dtype == np.float16 and groups.scales.shape == (len(whole), whole.shape[1] // 32)
     assert (groups.minimums is not None) == (layout == "int4_minimum")
     low, high = {"int8": (-128, 127), "int4": (-8, 7), "int4_minimum": (0, 15)}[layout]
-    assert groups.whole.size == 0 or (groups.whole.min() >= low and groups.whole.max() <= high)
+    assert whole.size == 0 or (whole.min() >= low and whole.max() <= high)
 
 
 def from_groups(groups: Groups) -> NDArray[np.float32]:
     """What an executor makes of groups: scale · q + minimum."""
-    values = groups.whole.astype(np.float32) * np.repeat(groups.scales.astype(np.float32), GROUP, axis=1)
+    values = groups.numbers().astype(np.float32) * np.repeat(groups.scales.astype(np.float32), GROUP, axis=1)
     if groups.minimums is not None:
         assert groups.minimums.dtype == np.float16 and groups.minimums.shape == groups.scales.shape
         values += np.repeat(groups.minimums.astype(np.float32), GROUP, axis=1)

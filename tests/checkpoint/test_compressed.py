@@ -69,6 +69,33 @@ def test_a_byte_for_each_number_comes_back_exactly(
     )
 
 
+@pytest.mark.parametrize("group_size", [32, 64, -1])
+def test_words_of_symmetric_int4_are_handed_on_as_the_file_has_them(
+    group_size: int, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    how = Drawing(13, 128, group_size=group_size, **SYMMETRIC)
+    parts = pack_compressed(draw(rng, how), is_symmetric=True)
+    groups = read_one(tmp_path, parts, said(how)).groups(3, 9)
+    assert groups is not None
+    np.testing.assert_array_equal(groups.whole, parts["weight_packed"][3:9].view(np.uint8))
+    assert not groups.whole.flags.owndata and not groups.whole.flags.writeable, "mapped, not read"
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_float16_scale_that_is_no_number_is_no_value(
+    bits: int, value: float, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    how = Drawing(13, 64, bits, **SYMMETRIC)
+    weight = draw(rng, how)
+    weight.scales[7, 1] = value
+    found = read_one(tmp_path, pack_compressed(weight, is_symmetric=True), said(how))
+    with pytest.raises(CheckpointError, match="has a scale in row 7 that is infinite or no number"):
+        found.values(2, 13)
+    groups = found.groups(0, 13)  # the kernels look at what they pack
+    assert groups is not None and not np.isfinite(groups.scales[7, 1])
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
 def test_one_scale_for_all(shape: tuple[int, ...], rng: np.random.Generator, tmp_path: Path) -> None:
     drawn = draw(rng, Drawing(5, 64, 8, -1, **SYMMETRIC))
@@ -84,6 +111,14 @@ def test_an_index_of_minus_one_stands_for_none(rng: np.random.Generator, tmp_pat
     weight = draw(rng, how)
     parts = pack_compressed(weight, is_symmetric=True) | {"weight_g_idx": np.full(64, -1, np.int32)}
     check(read_one(tmp_path, parts, said(how)), weight.values(), "int4")
+
+
+def test_zeros_that_are_missing_are_not_taken_for_zeros(rng: np.random.Generator, tmp_path: Path) -> None:
+    how = Drawing(8, 64)
+    parts = pack_compressed(draw(rng, how))
+    del parts["weight_zero_point"]
+    with pytest.raises(CheckpointError, match=rf"{MODULE}\.weight_zero_point is missing; of this quantised weight"):
+        read_one(tmp_path, parts, said(how))
 
 
 def test_groups_of_different_schemes_are_told_apart_by_their_shapes(rng: np.random.Generator, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from kaishu.checkpoint import float8
+from kaishu.checkpoint.stored_numbers import as_float32
 from kaishu.errors import CheckpointError
 from tests.checkpoint.quantised_files import FP8, MODULE, check, compressed, read_one
 from tests.checkpoint.quantised_packers import e4m3_value
@@ -125,6 +127,21 @@ def test_scales_that_do_not_fit_are_named(
     }
     with pytest.raises(CheckpointError, match=MODULE.replace(".", r"\.") + ".*" + words):
         read_one(tmp_path, parts, FP8)
+
+
+def test_of_many_scales_only_those_of_the_rows_are_widened(
+    rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups along K have a scale for each few weights: to widen all of them for each few rows takes minutes."""
+    drawn, scale = patterns(rng, 512, 64), rng.uniform(1e-3, 1e-2, (512, 2)).astype(np.float32)
+    said = compressed("float-quantized", num_bits=8, type="float", group_size=32)
+    found = read_one(tmp_path, {"weight": as_e4m3(drawn), "weight_scale": scale}, said)
+    whole, sizes = found.values(0, 512), []
+    monkeypatch.setattr(
+        float8, "as_float32", lambda stored, dtype: sizes.append(stored.shape) or as_float32(stored, dtype)
+    )
+    np.testing.assert_array_equal(found.values(100, 107), whole[100:107])
+    assert sizes == [(7, 2), (7, 64)]
 
 
 def test_a_scale_that_is_no_number_is_named_with_its_row(rng: np.random.Generator, tmp_path: Path) -> None:

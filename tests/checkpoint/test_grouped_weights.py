@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from kaishu.checkpoint.grouped_weights import GroupedTensor
+from kaishu.checkpoint.quantised import Groups
 from kaishu.checkpoint.safetensors import StoredTensor
 from kaishu.errors import CheckpointError
 from tests.checkpoint.quantised_files import check
@@ -31,6 +32,11 @@ class InMemory:
 
     def zeros(self, first: int, last: int) -> NDArray[np.int16] | None:
         return (self.weight.zeros[first:last] - (1 << (self.weight.bits - 1))).astype(np.int16)
+
+    is_kept = False
+
+    def kept(self, first: int, last: int) -> Groups:
+        raise AssertionError("never kept")
 
 
 def tensor(weight: Weight, size: int, index: StoredTensor | None = None) -> GroupedTensor:

@@ -292,6 +292,14 @@ Q0 = "base_model.model.model.layers.0.self_attn.q_proj"
                                    "base_model.model.model.layers.0.mlp.experts.lora_B.weight": torch.ones(4, 4)}),
             r"changes model\.layers\.0\.mlp\.experts, but the model has no experts",
         ),
+        (
+            lambda t, f: f.update(modules_to_save=["lm_head"]),
+            r"has no tensors for 1 that its config says are saved \(modules_to_save\): lm_head\.weight",
+        ),
+        (
+            lambda t, f: f.update(modules_to_save=["layers.1.mlp"]),
+            r"has no tensors for 3 that its config says .*: model\.layers\.1\.mlp\.down_proj\.weight, .*gate_proj",
+        ),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_named(edit, said, edited, tiny_checkpoint):

@@ -40,6 +40,7 @@ def test_the_size_of_groups_follows_from_how_many_there_are() -> None:
     assert parts().group_size(100, 4, (128, 32)) == 32
     assert parts().group_size(100, 1, (-1,)) == 100
     assert parts().group_size(64, 1, (128,)) == 128
+    assert parts().group_size(192, 2, (128, 96)) == parts().group_size(192, 2, (96, 128)) == 96, "none is shorter"
     with pytest.raises(
         CheckpointError, match=r"m\.q_proj has 3 scales for each row of 100 weights, .* a whole row or 32"
     ):

@@ -11,6 +11,7 @@ import pytest
 from kaishu.benchmark import Limits
 from kaishu.cli.main import main
 from kaishu.cpu.store import PACKED_FOLDER, cache_folder
+from tests.cli.adapters import adapter_of_queries
 
 QUICK = ("--seconds", 0.001, "--threads", 1)
 LIMITS = Limits(50e9, {"int4": 400e9, "int8": 200e9, "bf16": 100e9, "float32": 90e9})
@@ -76,6 +77,15 @@ def test_the_table_has_a_row_for_each_and_says_what_is_left_out(tiny_checkpoint,
     assert "reads 50.0 GB/s; multiplies and adds, in GFLOP/s: int4 400, int8 200, bf16 100, float32 90" in out
     assert "Left out, as over the model's context or --most-tokens: decode 500 × 4, prefill 500 × 1." in out
     assert re.search(r"first token after [\d.]+ s of a prompt of 32 tokens", out)
+
+
+def test_an_adapter_is_merged_and_one_that_is_missing_is_named(tiny_checkpoint, tmp_path, capsys):
+    options = ("--contexts", 1, "--batch-sizes", 1, "--prefill", 4, "--seconds", 0.01, "--threads", 1, "--json")
+    folder = tiny_checkpoint("dense_tied")
+    code, out, _ = run(capsys, folder, *options, "--lora", adapter_of_queries(tmp_path / "adapter"))
+    assert code == 0 and json.loads(out)["measurements"]
+    code, _, error = run(capsys, folder, *options, "--lora", tmp_path)
+    assert code == 2 and "has no adapter_config.json, so it is no adapter" in error
 
 
 def test_a_shape_is_drawn_at_random_and_nothing_of_it_stays(capsys, tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ import pytest
 
 from kaishu.cli.main import main
 from kaishu.llm import LLM
+from tests.cli.adapters import adapter_of_queries
 
 ROOT = Path(__file__).parents[2]
 TEXT = "Kaishu: 楷书 is regular script."
@@ -58,6 +59,22 @@ def test_the_numbers_are_those_of_the_two_executors_logits(tiny_checkpoint, writ
         assert form["perplexity"] == pytest.approx(math.exp(-np.log(next_q).mean()))
         assert form["true_perplexity"] == pytest.approx(math.exp(-np.log(next_p).mean()))
     assert result["forms"][0]["kl_mean"] > result["forms"][1]["kl_mean"] > 0
+
+
+def test_an_adapter_is_in_both_the_truth_and_the_forms(tiny_checkpoint, written, tmp_path, capsys):
+    folder = tiny_checkpoint("dense_tied", with_tokenizer=True)
+    adapter = str(adapter_of_queries(tmp_path / "adapter", size=1.0))
+    options = ("--text", written, "--weights", "bf16", "--threads", 1, "--json")
+    (_, plain, _), (code, out, _) = run(capsys, folder, *options), run(capsys, folder, *options, "--lora", adapter)
+    assert code == 0
+    (before,), (after,) = json.loads(plain)["forms"], json.loads(out)["forms"]
+    assert after["true_perplexity"] != pytest.approx(before["true_perplexity"], rel=1e-3)
+    assert after["kl_mean"] < 0.01, "bf16 is close to float32 of the same merged model"
+    llm = LLM(folder, executor="reference", weights="float32", threads=1, lora=adapter)
+    ids = llm.tokenizer.encode(TEXT)
+    p = softmax(llm.logits(ids[:-1])[:, : llm.tokenizer.vocab_size])
+    expected = math.exp(-np.log(p[range(len(ids) - 1), ids[1:]]).mean())
+    assert after["true_perplexity"] == pytest.approx(expected)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -24,6 +24,7 @@ class StoredGroups:
     scales: NDArray[np.float16]
     minimums: NDArray[np.float16] | None
     has_groups: bool = True
+    has_pairs: bool = False
 
     dtype = "drawn"
 
@@ -50,7 +51,10 @@ class StoredGroups:
         if not self.has_groups:
             return None
         minimums = None if self.minimums is None else self.minimums[first:last]
-        return Groups(self.whole[first:last], self.scales[first:last], minimums)
+        whole = self.whole[first:last]
+        if self.has_pairs:  # of int4: the first of two neighbours in the lower half of a byte, each plus 8
+            whole = (whole[:, 0::2] + 8 | (whole[:, 1::2] + 8) << 4).astype(np.uint8)
+        return Groups(whole, self.scales[first:last], minimums)
 
 
 def draw_groups(

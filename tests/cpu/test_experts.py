@@ -110,6 +110,8 @@ def test_rows_lie_by_expert_then_by_token_and_carry_their_activations(weights, o
     assert found.places.ravel()[order].tolist() == list(range(TOKENS * 2))
     counts = np.bincount(found.chosen.ravel(), minlength=6)
     assert found.starts.tolist() == [0, *np.cumsum(counts)]
+    busy = matrix_after(executor, "busy", 1, np.int64)[0].tolist()
+    assert busy[: busy[-1]] == np.flatnonzero(counts).tolist()
     rows, sources = executor._buffers.record["expert_rows"], executor._buffers.record["normed"]
     width = int(rows["width"])
     for name, dtype, columns in (
@@ -141,6 +143,15 @@ def test_answers_are_weighed_and_added_in_the_order_of_the_experts_numbers(norm_
     for place in reversed(range(4)):
         backwards += found.shares[:, place, None] * answers[:, place]
     assert not np.array_equal(total, backwards), "the order can be told from the result"
+
+
+def test_only_experts_that_have_rows_are_listed(one_layer, start):
+    model = one_layer("int8")
+    executor = start(model, threads=2)
+    for ids in (random_ids(256, 1), random_ids(256, TOKENS), random_ids(256, 2)):  # more, and then fewer
+        chosen = routed(executor, model, ids).chosen
+        busy = matrix_after(executor, "busy", 1, np.int64)[0].tolist()
+        assert busy[: busy[-1]] == sorted(set(chosen.ravel().tolist()))
 
 
 @pytest.mark.parametrize("weights", ["bf16", "int8", "int4", "int4_minimum"])

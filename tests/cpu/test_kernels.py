@@ -141,6 +141,14 @@ def test_a_kernel_gets_numbers_and_records_and_returns_a_number(numbers, tmp_pat
     assert len(said) == 1 and said[0].startswith("Compiling the kernels")
 
 
+def test_it_is_known_whether_a_kernel_is_compiled(numbers, tmp_path):
+    kernels = Kernels(tmp_path)
+    assert not kernels.is_compiled(ENTRY)
+    kernels.load(ENTRY)
+    assert kernels.is_compiled(ENTRY) and Kernels(tmp_path).is_compiled(ENTRY)
+    assert not Kernels(tmp_path / "other").is_compiled(ENTRY)
+
+
 def test_a_second_process_finds_what_the_first_compiled(numbers, tmp_path, monkeypatch):
     said: list[str] = []
     use(Kernels(tmp_path / "kernels", said.append))

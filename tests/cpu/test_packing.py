@@ -10,6 +10,7 @@ from kaishu.checkpoint import open_checkpoint
 from kaishu.cpu import packing
 from kaishu.cpu.layout import plan_layout, view
 from kaishu.cpu.packing import as_float32, pack_model, plan_stored, unpack
+from kaishu.cpu.quantise import BYTES, PAIRS
 from kaishu.cpu.threads import Ranks
 from kaishu.errors import CheckpointError
 from tests.cpu.drawn_weights import WHOLE_KINDS, bfloat16_values
@@ -82,15 +83,15 @@ def test_a_packed_model_has_every_tensor_where_the_layout_says(model, dtype, tin
         assert np.array_equal(bfloat16_values(bits), table.to(torch.bfloat16).float().numpy())
 
 
-@pytest.mark.parametrize("kind", WHOLE_KINDS)
+@pytest.mark.parametrize("kind, has_pairs", [*((kind, False) for kind in WHOLE_KINDS), ("int4", True)])
 @pytest.mark.parametrize("rows, inputs", [(16, 32), (37, 96), (1, 64), (160, 32)])
 @pytest.mark.parametrize("lanes", [8, 16])
 @pytest.mark.parametrize("at_once", [1, 1 << 22], ids=["in parts", "at once"])
 def test_what_is_quantised_already_is_kept_bit_for_bit(
-    kind, rows, inputs, lanes, at_once, pack_stored, monkeypatch, rng
+    kind, has_pairs, rows, inputs, lanes, at_once, pack_stored, monkeypatch, rng
 ):
     monkeypatch.setattr(packing, "_DECODED_VALUES", at_once)
-    tensor = draw_groups(rng, kind, rows, inputs)
+    tensor = draw_groups(rng, kind, rows, inputs, has_pairs=has_pairs)
     linear, memory = pack_stored(tensor, kind, lanes=lanes, ranks=2)
     whole, scale, minimum = read_back(linear, memory)
     assert np.array_equal(whole[:rows] - (8 if kind == "int4" else 0), tensor.whole)
@@ -123,6 +124,20 @@ def test_a_scale_that_is_no_number_is_refused_and_its_row_named(field, pack_stor
     getattr(tensor, field)[41, 1] = np.nan
     with pytest.raises(CheckpointError, match=r"^w has a value in row 41 "):
         pack_stored(tensor, "int4_minimum")
+
+
+@pytest.mark.parametrize("kind, has_pairs", [("int8", False), ("int4", False), ("int4", True)])
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf], ids=str)
+@pytest.mark.parametrize("row", [0, 17, 49])
+def test_the_kernels_refuse_a_broken_scale_wherever_it_is(kind, has_pairs, broken, row, pack_stored, rng):
+    tensor = draw_groups(rng, kind, 50, 64, has_pairs=has_pairs)
+    tensor.scales[row, 1] = broken
+    with pytest.raises(CheckpointError, match=rf"^w has a value in row {row} "):
+        pack_stored(tensor, kind, ranks=2)
+
+
+def test_how_the_kernels_are_told_of_groups_is_what_they_know():
+    assert packing.KEPT == {"int8": BYTES, "uint8": PAIRS}
 
 
 @pytest.mark.parametrize("tie", [True, False])

@@ -19,6 +19,7 @@ from kaishu.reference.verify import (
     transformers_stages,
     verify_against_transformers,
 )
+from tests.checkpoint.gguf_files import write_gguf
 from tests.reference.parity import random_ids
 from tests.tiny_checkpoints import KINDS
 
@@ -131,3 +132,24 @@ def test_a_folder_that_does_not_open_is_refused_before_transformers_fills_it_up(
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(CheckpointError):
         verify_against_transformers(folder)
+
+
+@pytest.mark.parametrize("kind", ["dense_tied", "moe", "qwen2"])
+def test_a_gguf_file_is_compared_with_what_transformers_widens_it_to(kind, tiny_checkpoint, tmp_path):
+    report = verify_against_transformers(write_gguf(tiny_checkpoint(kind), tmp_path / "模型 a.gguf"))
+    assert report.agrees and report.num_tokens == 64
+
+
+def test_a_split_gguf_is_refused_before_transformers_fills_it_up(tiny_checkpoint, tmp_path):
+    path = write_gguf(tiny_checkpoint("dense_tied"), tmp_path / "a.gguf", split_max_tensors=10)
+    with pytest.raises(
+        CheckpointError, match=r"a-00001-of-0000\d.gguf is one of \d parts of a GGUF model; .* whole ones"
+    ):
+        verify_against_transformers(path)
+
+
+def test_a_package_that_transformers_needs_for_the_weights_is_named(monkeypatch, tiny_checkpoint, tmp_path):
+    path = write_gguf(tiny_checkpoint("dense_tied"), tmp_path / "a.gguf")
+    monkeypatch.setattr("transformers.modeling_gguf_pytorch_utils.is_gguf_available", lambda *_: False)
+    with pytest.raises(MissingDependencyError, match=r"Reading a.gguf in transformers needs the package gguf"):
+        verify_against_transformers(path)
