@@ -41,10 +41,7 @@ def embed(
     return:         [n, D or dimensions] float32
     raises:         InvalidRequestError and its kinds; NumericalError
     """
-    if dimensions is None:
-        dimensions = hidden_size
-    elif not isinstance(dimensions, int) or isinstance(dimensions, bool) or not 1 <= dimensions <= hidden_size:
-        raise InvalidParameterError("dimensions", dimensions, f"a whole number from 1 to the model's {hidden_size:,}")
+    dimensions = checked_dimensions(dimensions, hidden_size)
     if instruct is not None:
         check_one("instruct", instruct)
     check_truth("truncate", truncate)
@@ -56,6 +53,18 @@ def embed(
         truncate=truncate,
     )
     return unit_vectors(rows_of(ids), dimensions)
+
+
+def checked_dimensions(dimensions: object, hidden_size: int) -> int:
+    """How many dimensions an embedding keeps; None keeps all.
+
+    raises: InvalidParameterError
+    """
+    if dimensions is None:
+        return hidden_size
+    if not isinstance(dimensions, int) or isinstance(dimensions, bool) or not 1 <= dimensions <= hidden_size:
+        raise InvalidParameterError("dimensions", dimensions, f"a whole number from 1 to the model's {hidden_size:,}")
+    return dimensions
 
 
 def embedding_prompt(text: str, instruct: str | None) -> str:

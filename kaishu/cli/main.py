@@ -13,7 +13,21 @@ from typing import Annotated, Any
 
 import typer
 
-from kaishu.cli import bench, cache, chat, embed, generate, inspect, plan, pull, quantize, rerank, tokenize, verify
+from kaishu.cli import (
+    batch,
+    bench,
+    cache,
+    chat,
+    embed,
+    generate,
+    inspect,
+    plan,
+    pull,
+    quantize,
+    rerank,
+    tokenize,
+    verify,
+)
 from kaishu.cli import eval as evaluation
 from kaishu.cli.options import as_typed
 from kaishu.cli.printable import printable
@@ -36,6 +50,7 @@ def build_app() -> typer.Typer:
     app.callback()(_common)
     app.command("chat")(chat.chat)
     app.command("generate")(generate.generate)
+    app.command("batch")(batch.batch)
     app.command("embed")(embed.embed)
     app.command("rerank")(rerank.rerank)
     app.command("inspect")(inspect.inspect)

@@ -1,0 +1,206 @@
+"""The fields of OpenAI's request bodies, as data: what becomes of each of them.
+
+Owns the tables, after OpenAI's API reference, and the refusals that need nothing but them: unknown fields, and values
+of fields that ask for what we don't do. So no field is dropped unread. What the fields that are read mean is in
+openai_requests.py and openai_embeddings.py. Null is everywhere what leaving the field out is.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kaishu.errors import InvalidParameterError, InvalidRequestError
+from kaishu.json_fields import shown
+
+
+@dataclass(frozen=True)
+class Field:
+    """What becomes of a field.
+
+    use:     "read": it does what its documentation says. "noted": its type is checked, and that is all, since nothing
+             that it could change is part of an answer. "neutral": accepted at values that ask for nothing
+    neutral: those values, beside null
+    kind:    the type of what is noted
+    instead: what to do where it is refused
+    is_ours: OpenAI's API doesn't have it
+    """
+
+    use: Literal["read", "noted", "neutral"]
+    neutral: tuple[Any, ...] = ()
+    kind: type | None = None
+    instead: str | None = None
+    is_ours: bool = False
+
+
+_READ, _OURS = Field("read"), Field("read", is_ours=True)
+_TEXT, _OBJECT = Field("noted", kind=str), Field("noted", kind=dict)
+_KINDS: Mapping[type, str] = {str: "a string", dict: "an object"}
+
+_GENERATION: Mapping[str, Field] = {
+    "model": _READ,
+    "temperature": _READ,
+    "top_p": _READ,
+    "n": _READ,
+    "stop": _READ,
+    "seed": _READ,
+    "presence_penalty": _READ,
+    "frequency_penalty": _READ,
+    "logit_bias": _READ,
+    "max_tokens": _READ,
+    "logprobs": _READ,
+    "stream": _READ,
+    "stream_options": _READ,
+    "user": _TEXT,
+    "top_k": _OURS,
+    "min_p": _OURS,
+    "repetition_penalty": _OURS,
+    "min_tokens": _OURS,
+    "ignore_eos": _OURS,
+    "stop_token_ids": _OURS,
+    "priority": _OURS,
+}
+
+CHAT_FIELDS: Mapping[str, Field] = {
+    **_GENERATION,
+    "messages": _READ,
+    "max_completion_tokens": _READ,
+    "top_logprobs": _READ,
+    "response_format": _READ,
+    "tools": _READ,
+    "tool_choice": _READ,
+    "parallel_tool_calls": _READ,
+    "reasoning_effort": _READ,
+    "thinking_budget": _OURS,
+    "enable_thinking": _OURS,
+    "chat_template_kwargs": _OURS,
+    "continue_final_message": _OURS,
+    "metadata": _OBJECT,
+    "safety_identifier": _TEXT,
+    "prompt_cache_key": _TEXT,
+    "prompt_cache_retention": _TEXT,
+    "prompt_cache_options": _OBJECT,
+    "store": Field("neutral", (False,), instead="Nothing is stored here; keep the answer yourself."),
+    "service_tier": Field("neutral", ("auto", "default"), instead="Say what is urgent with priority."),
+    "verbosity": Field("neutral", ("medium",), instead="Say in the messages how long the answer should be."),
+    "modalities": Field("neutral", (["text"],), instead="The model writes text only."),
+    "audio": Field("neutral", instead="The model writes text only."),
+    "prediction": Field("neutral", instead="Leave it out: what repeats the prompt is guessed without it."),
+    "moderation": Field("neutral", instead="There is no moderation here."),
+    "web_search_options": Field("neutral", instead="Give a function that searches, in tools."),
+    "functions": Field("neutral", ([],), instead="Use tools."),
+    "function_call": Field("neutral", ("auto", "none"), instead="Use tool_choice."),
+}
+
+COMPLETION_FIELDS: Mapping[str, Field] = {
+    **_GENERATION,
+    "prompt": _READ,
+    "echo": _READ,
+    "best_of": _READ,
+    "suffix": Field("neutral", ("",), instead="The model continues a text, and fills no gap."),
+    "response_format": _OURS,
+}
+
+EMBEDDING_FIELDS: Mapping[str, Field] = {
+    "model": _READ,
+    "input": _READ,
+    "dimensions": _READ,
+    "encoding_format": _READ,
+    "user": _TEXT,
+    "instruct": _OURS,
+    "truncate": _OURS,
+    "priority": _OURS,
+}
+
+
+def read_fields(
+    body: object, table: Mapping[str, Field], *, allow_unknown: bool = False
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Take a body apart.
+
+    body:          parsed JSON
+    allow_unknown: leave unknown fields to the caller, to be warned of, instead of refusing them
+    return:        the fields that are read, as far as they are given and not null; the names of the unknown ones
+    raises:        InvalidRequestError and InvalidParameterError, naming the field
+    """
+    if not isinstance(body, Mapping):
+        raise InvalidParameterError("body", body, "a JSON object, {...}")
+    unknown = tuple(name for name in body if name not in table)
+    if unknown and not allow_unknown:
+        near = difflib.get_close_matches(unknown[0], table, n=1)
+        raise InvalidRequestError(
+            f"There is no field {shown(unknown[0])} here; allowed: {', '.join(table)}.",
+            field=unknown[0],
+            hint=f"Did you mean {near[0]}?" if near else None,
+        )
+    found: dict[str, Any] = {}
+    for name, field in table.items():
+        value = body.get(name)
+        if value is None:
+            continue
+        if field.use == "read":
+            found[name] = value
+        elif field.use == "noted" and not isinstance(value, field.kind or object):
+            raise InvalidParameterError(name, value, _KINDS[field.kind or str])
+        elif field.use == "neutral" and not any(_is_same(value, neutral) for neutral in field.neutral):
+            allowed = ", ".join([*(shown(neutral) for neutral in field.neutral), "null"])
+            raise InvalidParameterError(name, value, allowed, hint=field.instead)
+    return found, unknown
+
+
+def _is_same(value: object, neutral: object) -> bool:
+    """Equal and of one type: neither is 0 false, nor is 1 true."""
+    return type(value) is type(neutral) and value == neutral
+
+
+@contextmanager
+def spelt(names: Mapping[str, str]) -> Iterator[None]:
+    """Within this context errors name fields the way the body spelt them.
+
+    names: our name → the body's; what follows the name, as in texts[3], stays
+    """
+    try:
+        yield
+    except InvalidRequestError as error:
+        name = min((error.field.partition(sign)[0] for sign in ".["), key=len)
+        if name in names:
+            rest = error.field[len(name) :]
+            if error.message.startswith(name):
+                error.message = names[name] + error.message[len(name) :]
+            error.field = names[name] + rest
+            error.args = (error.message if error.hint is None else f"{error.message}\n  {error.hint}",)
+        raise
+
+
+def boolean(fields: Mapping[str, Any], name: str, default: bool) -> bool:
+    """A field that is true or false. raises: InvalidParameterError"""
+    value = fields.get(name, default)
+    if not isinstance(value, bool):
+        raise InvalidParameterError(name, value, "true or false")
+    return value
+
+
+def integer(fields: Mapping[str, Any], name: str, low: int, high: int) -> int | None:
+    """A field that is a whole number; None where it isn't given. raises: InvalidParameterError"""
+    value = fields.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidParameterError(name, value, f"a whole number from {low} to {high}")
+    return value
+
+
+def model_name(fields: Mapping[str, Any]) -> str:
+    """The model that a body names. raises: InvalidParameterError"""
+    model = fields.get("model")
+    if not isinstance(model, str) or not model:
+        raise InvalidParameterError("model", model, "the name of a model")
+    return model
+
+
+def priority(fields: Mapping[str, Any]) -> int:
+    """The priority that a body asks for. raises: InvalidParameterError"""
+    return integer(fields, "priority", -(2**31), 2**31 - 1) or 0
