@@ -138,7 +138,7 @@ def _opened(
 
 def _choice(checkpoint: "Checkpoint", weights: str, head: str, kv: str, threads: int | None) -> "Choice":
     from kaishu.executors import choose, quantised_formats
-    from kaishu.llm import MAX_THREADS
+    from kaishu.loading import MAX_THREADS
 
     if threads is not None and not 1 <= threads <= MAX_THREADS:
         raise InvalidParameterError("--threads", threads, f"a whole number from 1 to {MAX_THREADS:,}")

@@ -2,8 +2,9 @@
 
 Owns the form of the model's output: `<think>\\n…\\n</think>\\n\\n`, then content, then any number of
 `<tool_call>\\n{"name": …, "arguments": …}\\n</tool_call>`. Knows nothing of tokens, sampling or HTTP.
-Text comes from generation.py through StopStrings: tokens marked special (`<|im_start|>`) have left no text there, other
-control tokens (`<think>`, `<tool_call>`) are written out. Deltas go to llm.py and from there to a terminal or a server.
+Text comes from engine/output.py through StopStrings: tokens marked special (`<|im_start|>`) have left no text there,
+other control tokens (`<think>`, `<tool_call>`) are written out. Deltas go to deltas.py and from there to a terminal or
+a server.
 
 The rules, which hold however the text is cut into pieces:
 
