@@ -7,8 +7,8 @@ meanwhile; calls from several threads share steps.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from kaishu.engine.core import EngineSettings
 from kaishu.engine.jobs import Generate, Read
 from kaishu.engine.statistics import Statistics
 from kaishu.engine.stream import Stream
-from kaishu.errors import InvalidParameterError, TemplateError
+from kaishu.errors import InvalidParameterError, InvalidRequestError, TemplateError
 from kaishu.executors import ExecutorName, HeadName, KeyValueName, Say, WeightsName
 from kaishu.loading import LoadedModel, load_model
 from kaishu.prompting import ChatRequest, Message, Prompting, Tool, ToolChoice, merged_params
@@ -132,8 +132,7 @@ class LLM:
         if isinstance(prompt, str) or not _are_many(prompt):
             job = self.prompting.completion(prompt, merged)  # type: ignore[arg-type]
             return _last(self._deltas(self.engine.core.prepare(job), CompletionDeltas()))
-        jobs = (self.prompting.completion(one, merged) for one in prompt)  # type: ignore[arg-type]
-        return list(self._many(jobs, len(prompt), show_progress))
+        return self._many(prompt, merged, show_progress)
 
     def stream_generate(
         self, prompt: str | Sequence[int], params: SamplingParams | None = None, **fields: Any
@@ -145,19 +144,23 @@ class LLM:
         job = self.prompting.completion(prompt, _for_one_stream(merged_params(params, fields)))
         return self._deltas(self.engine.core.prepare(job), CompletionDeltas())
 
-    def _many(self, jobs: Iterable[Generate], total: int, show_progress: bool | None) -> Iterator[Completion]:
-        """Answers in the order of the jobs, of which AT_ONCE are in the engine."""
+    def _many(self, prompts: Sequence[Any], params: SamplingParams, show_progress: bool | None) -> list[Completion]:
+        """All prompts are checked before the first is computed."""
         from kaishu.progress import counting
 
-        answers: deque[Iterator[Any]] = deque()
-        with counting("Generating", total, show_progress) as count:
-            for job in jobs:
-                stream = self.engine.core.add(job)
-                answers.append(self._deltas(partial(_the_same, stream), CompletionDeltas()))
-                if len(answers) >= AT_ONCE:
-                    yield count(_last(answers.popleft()))
-            while answers:
-                yield count(_last(answers.popleft()))
+        jobs: list[Generate] = []
+        for index, prompt in enumerate(prompts):
+            try:
+                jobs.append(self.prompting.completion(prompt, params))
+                self.engine.core.prepare(jobs[-1])
+            except InvalidRequestError as error:
+                error.add_note(f"This is about prompt[{index}].")
+                raise
+        with (
+            closing(self.engine.many(jobs, AT_ONCE)) as streams,
+            counting("Generating", len(jobs), show_progress) as count,
+        ):
+            return [count(_last(self._deltas(partial(_the_same, one), CompletionDeltas()))) for one in streams]
 
     def chat(
         self,
@@ -352,16 +355,14 @@ class LLM:
     def _last_rows(self, texts: Sequence[Sequence[int]], columns: Sequence[int] | None) -> NDArray[np.float32]:
         """[n, columns]: of each text's last token the logits of some tokens; with None the hidden state, [n, D]."""
         rows: list[NDArray[np.float32]] = []
-        streams: deque[Stream] = deque()
-        waiting = iter(texts)
-        while True:
-            while len(streams) < AT_ONCE and (text := next(waiting, None)) is not None:
-                streams.append(self.engine.core.add(Read(text, "last_logits" if columns else "last_hidden")))
-            if not streams:
-                break
-            row = self._rows_of(streams.popleft())[0]
-            rows.append(row if columns is None else row[list(columns)])
-        return np.array(rows, np.float32).reshape(len(rows), -1)
+        jobs = (Read(text, "last_hidden" if columns is None else "last_logits") for text in texts)
+        with closing(self.engine.many(jobs, AT_ONCE)) as streams:
+            for stream in streams:
+                row = self._rows_of(stream)[0]
+                rows.append(row if columns is None else row[list(columns)])
+        if rows:
+            return np.stack(rows)
+        return np.zeros((0, self.config.hidden_size if columns is None else len(columns)), np.float32)
 
     def _read(self, job: Read) -> NDArray[np.float32]:
         return self._rows_of(self.engine.core.add(job))

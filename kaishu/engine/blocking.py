@@ -8,10 +8,13 @@ the step that serves all.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 from kaishu.engine.core import EngineCore
+from kaishu.engine.jobs import Generate, Read
 from kaishu.engine.stream import Event, Stream
+from kaishu.errors import QueueFullError
 
 
 class BlockingEngine:
@@ -28,16 +31,39 @@ class BlockingEngine:
         """
         try:
             while True:
+                is_over = stream.is_over  # asked first: another thread's step may bring the last events in between
                 events = stream.take()
                 yield from events
                 if not events:
-                    if stream.is_over:
+                    if is_over:
                         return
                     self.advance(stream)
         finally:
             if not stream.is_over:
                 self.core.abort(stream.number)
                 self._settle()
+
+    def many(self, jobs: Iterable[Generate | Read], at_once: int) -> Generator[Stream, None, None]:
+        """Each job's stream, in the order of the jobs, to be read before the next is asked for.
+
+        at_once: how many jobs are in the engine; fewer where others fill its queue
+        raises:  as EngineCore.add. Leaving early ends all jobs that are in
+        """
+        streams: deque[Stream] = deque()
+        try:
+            for job in jobs:
+                start = self.core.prepare(job)
+                while len(streams) >= at_once or (entered := _entered(start, may_wait=bool(streams))) is None:
+                    yield streams[0]
+                    streams.popleft()
+                streams.append(entered)
+            while streams:
+                yield streams[0]
+                streams.popleft()
+        finally:
+            for stream in streams:
+                self.core.abort(stream.number)
+            self._settle()
 
     def advance(self, stream: Stream) -> None:
         """Run one step, unless somebody else's step has brought this request something meanwhile."""
@@ -52,3 +78,13 @@ class BlockingEngine:
                 self.core.settle()
             finally:
                 self._turn.release()
+
+
+def _entered(start: Callable[[], Stream], *, may_wait: bool) -> Stream | None:
+    """Let a job in; None where it has to wait for one before it."""
+    try:
+        return start()
+    except QueueFullError:
+        if may_wait:
+            return None
+        raise
