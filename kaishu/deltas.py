@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kaishu.engine.stream import ChoiceEnd, Event, RequestEnd, TextPiece
 from kaishu.results import (
@@ -32,7 +31,7 @@ _NO_USAGE, _NO_TIMING = Usage(0, 0), Timing(0.0, 0.0, 0)  # of a choice, until t
 class ChoiceDelta:
     """A delta, and which of the request's n choices it belongs to.
 
-    token_ids, logprobs: of the step that it came from, with the first delta of that step
+    token_ids, logprobs: of the steps since the last delta, with the first one that they made certain
     """
 
     choice: int
@@ -79,20 +78,19 @@ class ChatDeltas:
         self._parsers: dict[int, ChannelParser] = {}
         self._collectors: dict[int, ChannelCollector] = {}
         self._answers: dict[int, ChatCompletion] = {}
+        self._unsaid: dict[int, tuple[tuple[int, ...], tuple[PositionLogprobs, ...]]] = {}
 
     def push(self, event: Event) -> list[ChoiceDelta]:
         """The deltas of an event; of the last one, ChatEnd with everything."""
         match event:
             case TextPiece(choice, text, token_ids, logprobs):
-                found = self._collected(choice, self._parser(choice).push(text))
-                head: tuple[Any, Any] = (token_ids, logprobs)
-                return [
-                    ChoiceDelta(choice, delta, *(head if place == 0 else ((), ()))) for place, delta in enumerate(found)
-                ]
+                ids_before, logprobs_before = self._unsaid.get(choice, ((), ()))
+                self._unsaid[choice] = ids_before + token_ids, logprobs_before + logprobs
+                return self._said(choice, self._parser(choice).push(text))
             case ChoiceEnd():
-                found = self._collected(event.choice, self._parser(event.choice).finish())
+                found = self._said(event.choice, self._parser(event.choice).finish())
                 self._answers[event.choice] = self._answer(event)
-                return [ChoiceDelta(event.choice, delta) for delta in found]
+                return found
             case RequestEnd():
                 first, *others = (
                     replace(answer, usage=event.usage, timing=event.timing)
@@ -105,10 +103,15 @@ class ChatDeltas:
             self._parsers[choice], self._collectors[choice] = self._new_parser(), ChannelCollector()
         return self._parsers[choice]
 
-    def _collected(self, choice: int, deltas: list[ChannelDelta]) -> list[ChannelDelta]:
+    def _said(self, choice: int, deltas: list[ChannelDelta]) -> list[ChoiceDelta]:
+        """A choice's deltas, the first of them with all tokens that no delta came with yet."""
         for delta in deltas:
             self._collectors[choice].add(delta)
-        return deltas
+        if not deltas:
+            return []
+        first, *others = deltas
+        token_ids, logprobs = self._unsaid.pop(choice, ((), ()))
+        return [ChoiceDelta(choice, first, token_ids, logprobs), *(ChoiceDelta(choice, delta) for delta in others)]
 
     def _answer(self, end: ChoiceEnd) -> ChatCompletion:
         answer = self._collectors[end.choice].result()
