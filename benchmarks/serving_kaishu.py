@@ -5,56 +5,63 @@ The engine schedules, packs batches and picks tokens; all of that is inside the 
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from benchmarks import kaishu_peer
-from benchmarks.serving_load import Request
+from benchmarks.serving_load import Load, Request
+
+if TYPE_CHECKING:
+    from kaishu.engine.core import EngineCore
 
 NAME = kaishu_peer.NAME
-SETTINGS: Mapping[str, int] = MappingProxyType({})
-_CORE = "kaishu.engine.core"
+missing = kaishu_peer.missing
+SETTINGS: Mapping[str, int] = MappingProxyType({"running": 32, "beside_tokens": 64, "speculation": 0})
+_MOST_CONTEXT = 32_768  # of Qwen3's shapes
 
 
-class Core(Protocol):
-    """What is asked of the engine's core."""
+def load(path: Path, width: str, threads: int, load: Load, executor: str, settings: Mapping[str, int]) -> KaishuServer:
+    """Load a checkpoint under an engine of its own, as `kaishu` would with `--weights` and `--head`.
 
-    def add(self, request: Any, /) -> Any: ...
+    settings: SETTINGS, or others under the same names: fields of the engine's Budget, and 1 or 0 for speculation
+    """
+    from kaishu.engine.core import EngineSettings
+    from kaishu.engine.scheduler import Budget
+    from kaishu.loading import load_model
 
-    def step(self) -> Iterable[Any]: ...
-
-
-def missing(executor: str) -> str | None:
-    """What isn't there to run it, in words; None if nothing."""
-    if importlib.util.find_spec(_CORE) is None:
-        return f"{_CORE} isn't there"
-    return kaishu_peer.missing(executor)
+    assert executor == "cpu", "the engine is measured with our kernels"
+    context = min(settings["running"] * (load.most_tokens + 64), _MOST_CONTEXT)
+    loaded = load_model(path, weights=width, head=width, threads=threads, context_tokens=context)  # type: ignore[arg-type]
+    budget = Budget(running=settings["running"], beside_tokens=settings["beside_tokens"])
+    core = loaded.start_engine(EngineSettings(budget, speculation=bool(settings["speculation"])))
+    return KaishuServer(core, loaded.executor.vocab_size)
 
 
 class KaishuServer:
-    """A core, and the two translations that it needs.
+    """A core, and the benchmark's numbers of its requests."""
 
-    asked: one of the load's requests → what the core's `add` takes; it has to be greedy and to ignore end tokens
-    made:  one of the core's events → the number of its request, and how many tokens came with it (0: none did)
-    """
-
-    def __init__(
-        self, core: Core, vocab_size: int, asked: Callable[[Request], Any], made: Callable[[Any], tuple[int, int]]
-    ) -> None:
+    def __init__(self, core: EngineCore, vocab_size: int) -> None:
         self.vocab_size = vocab_size
         self._core = core
-        self._asked = asked
-        self._made = made
+        self._numbers: dict[int, int] = {}
 
     def add(self, request: Request) -> None:
-        """Add a request; the core queues it."""
-        self._core.add(self._asked(request))
+        """Add a request, greedy and without an end before its last token; the core queues it."""
+        from kaishu.config import GenerationDefaults
+        from kaishu.engine.jobs import Generate
+        from kaishu.sampling import SamplingParams
+
+        params = SamplingParams(temperature=0.0, max_tokens=request.output_tokens, ignore_eos=True)
+        stream = self._core.add(Generate(request.prompt, params.with_defaults(GenerationDefaults())))
+        self._numbers[stream.number] = request.number
 
     def step(self) -> Iterator[tuple[int, int]]:
         """Step the core. return: request numbers and how many tokens each made"""
-        for event in self._core.step():
-            number, tokens = self._made(event)
+        from kaishu.engine.stream import TextPiece
+
+        for stream in self._core.step():
+            tokens = sum(len(event.token_ids) for event in stream.take() if isinstance(event, TextPiece))
             if tokens:
-                yield number, tokens
+                yield self._numbers[stream.number], tokens

@@ -96,6 +96,10 @@ class ContextLengthError(InvalidRequestError):
         self.context_tokens = context_tokens
 
 
+class EngineClosedError(KaishuError):
+    """The engine was closed, or the request was ended by somebody else, before it was over."""
+
+
 class QueueFullError(KaishuError):
     """More requests wait already than the engine was told to hold; nothing is wrong with this one."""
 

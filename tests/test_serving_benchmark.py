@@ -18,6 +18,7 @@ from benchmarks.checkpoints import ModelFiles
 from benchmarks.serving_llama_cpp import LlamaCppServer
 from benchmarks.serving_load import Load, Request, serve
 from benchmarks.serving_process import SERVERS, ServingJob
+from kaishu.loading import load_model
 
 LOAD = Load(requests=6, prompt=(3, 9), output=(2, 5), rate=0.5)
 
@@ -185,27 +186,11 @@ def test_llama_cpp_computes_the_last_token_of_a_prompt_that_it_has_already() -> 
     assert [row[:3] for row in context.batches[3]] == [(9, 2, 0)]
 
 
-def test_kaishu_is_driven_through_add_and_step() -> None:
-    class Core:
-        """Two steps without a token, then two tokens and a notice that the request has ended."""
-
-        def __init__(self) -> None:
-            self.asked: list[Any] = []
-            self.events = iter([[], [("busy", "7", ())], [("tokens", "7", (1, 2)), ("end", "7", ())]])
-
-        def add(self, request: Any) -> None:
-            self.asked.append(request)
-
-        def step(self) -> list[tuple[str, str, tuple[int, ...]]]:
-            return next(self.events)
-
-    core = Core()
-    server = serving_kaishu.KaishuServer(
-        core, 100, lambda r: {"id": str(r.number), "ids": r.prompt}, lambda event: (int(event[1]), len(event[2]))
-    )
-    record = serve(server, [Request(7, 0.0, (1, 2, 3), 2)])
-    assert core.asked == [{"id": "7", "ids": (1, 2, 3)}]
-    assert record.steps == 3 and [tokens for _, tokens in record.deliveries[7]] == [2]
+def test_ours_serves_with_the_core_of_its_engine() -> None:
+    loaded = load_model("tiny", context_tokens=128, threads=1)
+    server = serving_kaishu.KaishuServer(loaded.start_engine(), loaded.executor.vocab_size)
+    record = serve(server, [Request(7, 0.0, (1, 2, 3), 2), Request(9, 0.0, (4, 5), 5)])
+    assert {number: sum(tokens for _, tokens in made) for number, made in record.deliveries.items()} == {7: 2, 9: 5}
 
 
 def test_a_serving_job_travels_as_one_line() -> None:

@@ -24,15 +24,14 @@ from kaishu.engine.admission import Admission
 from kaishu.engine.choice import Choice
 from kaishu.engine.drafting import Drafting
 from kaishu.engine.jobs import Generate, Read, Running
-from kaishu.engine.output import Limits, described
+from kaishu.engine.output import Limits, described_prompt
 from kaishu.engine.pages import PagePool
 from kaishu.engine.request import Request
 from kaishu.engine.scheduler import Budget, Scheduler, Work
 from kaishu.engine.statistics import Counters, Statistics
 from kaishu.engine.stream import ChoiceEnd, RequestEnd, Stream, TextPiece
 from kaishu.errors import QueueFullError
-from kaishu.results import PositionLogprobs, Timing, Usage
-from kaishu.sampling import prompt_logprobs
+from kaishu.results import Timing, Usage
 from kaishu.text.tokenizer import Tokenizer
 
 Rows = NDArray[np.float32]
@@ -89,6 +88,7 @@ class EngineCore:
         self._waiting = 0
         self._running: dict[int, Running] = {}  # by the number of the job
         self._of_request: dict[Request, tuple[Running, int]] = {}
+        self._ended: list[Stream] = []  # outside of a step's result
         self._counters = Counters()
 
     @property
@@ -152,6 +152,11 @@ class EngineCore:
             self._counters.count_step(end - begin, self._clock() - start - (end - begin))
         return touched
 
+    def end_all(self, error: BaseException) -> list[Stream]:
+        """Have every request fail. return: their streams"""
+        self._let_in()
+        return [self._fail(running, error) for running in list(self._running.values())]
+
     def settle(self) -> None:
         """Let in what was added and end what was aborted, without a step."""
         self._let_in()
@@ -191,7 +196,8 @@ class EngineCore:
             call()
         with self._lock:
             self._waiting = len(self._scheduler.waiting) + len(self._new)
-        return [running.stream for running in new if running.stream.is_over]
+        ended, self._ended = self._ended, []
+        return ended
 
     def _schedule(self, running: Running, index: int) -> None:
         request = running.requests[index]
@@ -295,17 +301,8 @@ class EngineCore:
         assert isinstance(job, Generate)
         given = min(work.end, request.prompt_tokens - 1) - work.start
         followed = request.token_ids[work.start + 1 : work.start + 1 + given]
-        limits = self._limits
-        for token in prompt_logprobs(
-            rows[:given],
-            followed,
-            job.params.prompt_logprobs or 0,
-            num_token_ids=limits.num_token_ids,
-            absent_ids=sorted(limits.absent_token_ids),
-        ):
-            top = tuple(described(self._tokenizer, one.token_id, one.logprob) for one in token.top)
-            chosen = described(self._tokenizer, token.token_id, token.logprob or 0.0)
-            running.prompt_logprobs.append(PositionLogprobs(chosen, top))
+        count = job.params.prompt_logprobs or 0
+        running.prompt_logprobs += described_prompt(self._tokenizer, self._limits, rows[:given], followed, count)
         return rows[given:]
 
     def _add_waiting_choices(self, running: Running) -> None:
@@ -373,6 +370,7 @@ class EngineCore:
             self._forget(running)
             self._counters.failed += 1
             running.stream.end(problem)
+            self._ended.append(running.stream)
         return running.stream
 
     def _abort(self, number: int) -> None:
@@ -381,6 +379,7 @@ class EngineCore:
             self._forget(running)
             self._counters.aborted += 1
             running.stream.end()
+            self._ended.append(running.stream)
 
     def _stop_thinking(self, number: int) -> None:
         running = self._running.get(number)

@@ -7,10 +7,15 @@ stream.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kaishu.results import FinishReason, PositionLogprobs, TokenLogprob
-from kaishu.sampling import SampledToken, SamplingParams
+from kaishu.sampling import SampledToken, SamplingParams, prompt_logprobs
 from kaishu.text.stopping import StopStrings
 from kaishu.text.tokenizer import IncrementalDecoder, Tokenizer
 
@@ -96,6 +101,26 @@ class Output:
         return PositionLogprobs(
             chosen, tuple(described(self._tokenizer, one.token_id, one.logprob) for one in token.top)
         )
+
+
+def described_prompt(
+    tokenizer: Tokenizer, limits: Limits, rows: NDArray[np.float32], followed: Sequence[int], count: int
+) -> list[PositionLogprobs]:
+    """The log probabilities of a prompt's tokens.
+
+    rows:     [n, V] float32
+    followed: n tokens, the one that followed each row
+    count:    how many of the likeliest to list beside each
+    """
+    absent = sorted(limits.absent_token_ids)
+    given = prompt_logprobs(rows, followed, count, num_token_ids=limits.num_token_ids, absent_ids=absent)
+    return [
+        PositionLogprobs(
+            described(tokenizer, token.token_id, token.logprob if token.logprob is not None else -math.inf),
+            tuple(described(tokenizer, one.token_id, one.logprob) for one in token.top),
+        )
+        for token in given
+    ]
 
 
 def described(tokenizer: Tokenizer, token_id: int, logprob: float) -> TokenLogprob:
