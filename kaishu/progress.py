@@ -18,7 +18,7 @@ T = TypeVar("T")
 def counting(what: str, total: int, show: bool | None) -> Iterator[Callable[[T], T]]:
     """Show how many of `total` are done while the context lasts.
 
-    show:   None for yes where stderr is a terminal
+    show:   None for yes where stderr is a terminal; elsewhere a bar that was asked for is one line at the end
     yields: to be called with each thing that is done; it returns that
     """
     if not (sys.stderr.isatty() if show is None else show):
@@ -28,7 +28,8 @@ def counting(what: str, total: int, show: bool | None) -> Iterator[Callable[[T],
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=console.is_terminal) as bar:
         task = bar.add_task(what, total=total)
 
         def count(done: T) -> T:
