@@ -24,7 +24,7 @@ from kaishu.errors import (
 from kaishu.results import ChatCompletion, Usage
 from kaishu.text.channels import ToolCall
 from kaishu.text.messages import clean_tools
-from kaishu.tool_functions import ToolFunction, as_definitions, as_error, read_arguments, read_tools
+from kaishu.tool_functions import ToolFunction, as_definitions, as_error, on_one_line, read_arguments, read_tools
 
 Message = Mapping[str, Any]
 Functions = Mapping[str, ToolFunction]
@@ -187,7 +187,7 @@ def answer_call(
 ) -> str:
     """Carry out one call of the model, as far as it can be and may be.
 
-    approve:  asked only about what would really run: not about a name that doesn't exist, or arguments that aren't JSON
+    approve:  asked only about what would really run: not about unknown names, or arguments that aren't valid
     on_start: told just before it runs
     return:   what the model is to read: the result, `error: …` or `refused: …`
     """
@@ -198,19 +198,23 @@ def answer_call(
     problem = _problem(call) or (None if call.is_whole else "The call broke off before its end.")
     if problem is not None:
         return as_error(f"{problem} The call was {call.name}({call.arguments}).")
+    try:
+        prepared = function.prepare(call.arguments)
+    except KaishuError as error:
+        return as_error(on_one_line(error))
     if approve is not None and not approve(call):
         return NOT_ALLOWED
     if on_start is not None:
         on_start(call)
-    return function.call(call.arguments)
+    return prepared()
 
 
 def _problem(call: ToolCall) -> str | None:
     """Why the arguments of a call can't be read; None where they can."""
     try:
         read_arguments(call.arguments)
-    except (KaishuError, RecursionError) as error:
-        return " ".join(str(error).split())
+    except KaishuError as error:
+        return on_one_line(error)
     return None
 
 

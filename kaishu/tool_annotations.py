@@ -17,7 +17,19 @@ from typing import Annotated, Any, Literal, NotRequired, Required, Union, get_ar
 
 from kaishu.errors import InvalidMessagesError
 from kaishu.tool_docstrings import read_docstring
-from kaishu.tool_values import SCALARS, Anything, Choice, Entries, Fields, Items, Kind, NamedValue, OneOf, Places
+from kaishu.tool_values import (
+    SCALARS,
+    Anything,
+    Choice,
+    Entries,
+    Fields,
+    Items,
+    Kind,
+    NamedValue,
+    OneOf,
+    Places,
+    Scalar,
+)
 
 ALLOWED = (
     "str, int, float, bool, None, Any, list[...], tuple[...], set[...], dict[str, ...], Literal, Enum, unions, "
@@ -97,7 +109,12 @@ class AnnotationReader:
         if origin is tuple:
             return self._tuple(arguments, path)
         if origin in COLLECTIONS:
-            return Items(self.read(arguments[0], path) if arguments else Anything(), COLLECTIONS[origin])
+            item = self.read(arguments[0], path) if arguments else Anything()
+            if COLLECTIONS[origin] in (set, frozenset) and not _makes_hashable(item):
+                raise self._refused(
+                    path, annotation, hint="A set holds strings or numbers, as in set[str]; or use list."
+                )
+            return Items(item, COLLECTIONS[origin])
         if origin in OBJECTS:
             if arguments and _bare(arguments[0]) is not str:
                 raise self._refused(path, annotation, hint="JSON's names are strings: dict[str, ...].")
@@ -193,6 +210,13 @@ def _bare(annotation: Any) -> Any:
 
 def _is_hashable(annotation: Any) -> bool:
     return isinstance(annotation, collections.abc.Hashable) and get_origin(annotation) is None
+
+
+def _makes_hashable(kind: Kind) -> bool:
+    """Whether every value that a kind makes can be in a set."""
+    if isinstance(kind, OneOf):
+        return all(map(_makes_hashable, kind.kinds))
+    return isinstance(kind, Scalar | Choice)
 
 
 def _description(annotation: Any) -> str:

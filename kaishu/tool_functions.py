@@ -17,6 +17,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from kaishu import json_fields
@@ -67,10 +68,25 @@ class ToolFunction:
                    aren't valid and for whatever the function raises but KeyboardInterrupt
         """
         try:
+            prepared = self.prepare(arguments)
+        except KaishuError as error:
+            return as_error(on_one_line(error))
+        return prepared()
+
+    def prepare(self, arguments: str) -> Callable[[], str]:
+        """Read the arguments of a call, without making it.
+
+        return: makes the call, as `call` does
+        raises: KaishuError for arguments that aren't valid
+        """
+        try:
             given = self._parameters.values(read_arguments(arguments), "")
-            positional = [given.pop(p.name, p.default) for p in self._positional]
-        except (KaishuError, RecursionError) as error:
-            return as_error(" ".join(str(error).split()))
+        except RecursionError:
+            raise KaishuError("The arguments are nested too deeply.") from None
+        positional = [given.pop(p.name, p.default) for p in self._positional]
+        return partial(self._run, positional, given)
+
+    def _run(self, positional: list[Any], given: dict[str, Any]) -> str:
         try:
             result = self._function(*positional, **given)
             if inspect.isawaitable(result):
@@ -161,6 +177,11 @@ def encodable(text: str) -> str:
 def as_error(text: str) -> str:
     """How a failure is told to the model."""
     return encodable(f"error: {text}")
+
+
+def on_one_line(error: KaishuError) -> str:
+    """A refusal and its hint for the model."""
+    return " ".join(str(error).split())
 
 
 def _plain(value: Any) -> Any:
