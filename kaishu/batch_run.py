@@ -107,26 +107,28 @@ def run_batch(
     raises:      OSError where a file fails; what a line asks for raises nothing
     """
     run = _Run(llm, lines, output.done, model, should_stop)
-    while not should_stop():
+    while True:
         run.fill()
         if run.answers:
             output.write(run.answers)
             on_answers(len(run.answers))
             run.answers = []
-        elif run.running:
+        if run.is_over and not run.running:
+            return run.totals
+        if should_stop():
+            run.give_up()
+            run.totals.is_stopped = True
+            return run.totals
+        if run.running:
             llm.engine.advance(run.running[0].stream)
             run.collect()
-        else:
-            return run.totals
-    run.give_up()
-    run.totals.is_stopped = True
-    return run.totals
 
 
 class _Run:
     """The lines on their way.
 
     answers: made and not written yet
+    is_over: all lines were read
     """
 
     def __init__(
@@ -142,6 +144,7 @@ class _Run:
         self._waiting: deque[tuple[_Work, int]] = deque()  # a line's jobs that aren't in the engine yet
         self.running: list[_Running] = []
         self.answers: list[Answer] = []
+        self.is_over = False
         self.totals = Totals()
 
     def fill(self) -> None:
@@ -150,6 +153,7 @@ class _Run:
             if not self._waiting:
                 line = next(self._lines, None)
                 if line is None:
+                    self.is_over = True
                     return
                 self._open(line)
                 continue
