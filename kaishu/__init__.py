@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kaishu.async_engine import Engine
     from kaishu.errors import (
         CheckpointError,
         ConfigError,
@@ -50,6 +51,7 @@ __all__ = [
     "ConfigError",
     "ContentDelta",
     "ContextLengthError",
+    "Engine",
     "HubUnavailableError",
     "InvalidMessagesError",
     "InvalidParameterError",
@@ -80,6 +82,7 @@ def __getattr__(name: str) -> Any:
     """
     homes = {
         "kaishu.errors": tuple(name for name in __all__ if name.endswith("Error")),
+        "kaishu.async_engine": ("Engine",),
         "kaishu.llm": ("LLM",),
         "kaishu.results": ("ChatCompletion", "ChatEnd", "Completion", "CompletionEnd", "RerankResult", "TextDelta"),
         "kaishu.sampling": ("SamplingParams",),

@@ -194,7 +194,11 @@ class Engine:
     def _run(self) -> None:
         """The engine's thread: step while there is something to do."""
         while self._waited_for_work():
-            for stream in self._core.step():
+            try:
+                touched = self._core.step()
+            except Exception as problem:  # a bug of ours: nobody shall wait for ever because of it
+                touched = self._core.end_all(problem)
+            for stream in touched:
                 self._tell(stream)
         for stream in self._core.end_all(EngineClosedError("The engine was closed.")):
             self._tell(stream)
