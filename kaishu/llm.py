@@ -272,7 +272,7 @@ class LLM:
         self,
         messages: Sequence[Message],
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Tool] | None = None,
         thinking: bool | None = None,
         continue_final_message: bool = False,
         template_arguments: Mapping[str, Any] | None = None,
@@ -283,11 +283,12 @@ class LLM:
         """
         request = ChatRequest(
             messages,
+            tools,
             thinking=thinking,
             continue_final_message=continue_final_message,
             template_arguments=template_arguments,
         )
-        return self.prompting.render(request, tools)
+        return self.prompting.render(request)
 
     def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """What the model predicts after each token of a text.

@@ -7,7 +7,7 @@ llm.py, async_engine.py and the server, so that all of them refuse the same thin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -79,15 +79,15 @@ class Prompting:
         """
         if params.prompt_logprobs is not None:
             raise InvalidParameterError("prompt_logprobs", params.prompt_logprobs, "null in a chat")
-        tools = _definitions(request.tools)
-        forced = self._forced_call(request, tools)
+        request = replace(request, tools=_definitions(request.tools))
+        forced = self._forced_call(request)
         if forced is not None and params.output_format is not None:
             raise InvalidRequestError(
                 "tool_choice and output_format both say what the answer has to be.",
                 field="tool_choice",
                 hint="Give one of them.",
             )
-        prompt = self.render(request, tools)
+        prompt = self.render(request)
         filled = params.with_defaults(self._loaded.config.generation)
         job = Generate(
             self._loaded.tokenizer.encode_prompt(prompt),
@@ -97,13 +97,12 @@ class Prompting:
             priority=request.priority,
             salt=request.salt,
         )
-        parses_calls = bool(tools) and request.tool_choice != "none"
+        parses_calls = bool(request.tools) and request.tool_choice != "none"
         return ChatJob(job, lambda: ChannelParser(prompt.thinking, parse_tool_calls=parses_calls))
 
-    def render(self, request: ChatRequest, tools: Sequence[Mapping[str, Any]] | None = None) -> RenderedPrompt:
+    def render(self, request: ChatRequest) -> RenderedPrompt:
         """The prompt that a chat sends to the model.
 
-        tools:  OpenAI definitions
         raises: InvalidMessagesError, TemplateError
         """
         template = self._loaded.template
@@ -111,7 +110,7 @@ class Prompting:
             raise template
         return template.render(
             request.messages,
-            tools=tools,
+            tools=_definitions(request.tools),
             thinking=request.thinking,
             continue_final_message=request.continue_final_message,
             arguments=request.template_arguments,
@@ -136,13 +135,12 @@ class Prompting:
     def _grammar(self, params: SamplingParams) -> CompiledGrammar | None:
         return None if params.output_format is None else self._compiler.compile(params.output_format)
 
-    def _forced_call(self, request: ChatRequest, tools: Sequence[Mapping[str, Any]] | None) -> CompiledGrammar | None:
+    def _forced_call(self, request: ChatRequest) -> CompiledGrammar | None:
         name, is_required = _tool_choice(request.tool_choice)
         if not isinstance(request.parallel_tool_calls, bool):
             raise InvalidParameterError("parallel_tool_calls", request.parallel_tool_calls, "true or false")
-        wanted = tool_call_format(
-            tools or [], name=name, is_required=is_required, parallel=request.parallel_tool_calls and name is None
-        )
+        parallel = request.parallel_tool_calls and name is None
+        wanted = tool_call_format(request.tools or [], name=name, is_required=is_required, parallel=parallel)
         return None if wanted is None else self._compiler.compile(wanted)
 
 
