@@ -57,6 +57,8 @@ class LLM:
     max_memory:     what the process may take, in bytes or such as "4GB": the context is cut to what fits; with
                     `context_tokens`, or where the weights alone are too large, it is an OutOfMemoryError instead
     lora:           the folder of a LoRA adapter as PEFT saves it, or several that are merged one after another
+    draft:          a smaller model with the same tokenizer, which guesses tokens: only speed depends on it
+    speculation:    whether tokens are guessed, from the text itself and by a draft
     progress:       called while a model is being downloaded, see checkpoint/hub.py
     say:            told in a sentence what takes long, as compiling kernels the first time; None: to stderr
     raises:         KaishuError of the kind that says what is wrong with the model's files, or InvalidParameterError
@@ -75,25 +77,28 @@ class LLM:
         context_tokens: int | None = None,
         max_memory: int | str | None = None,
         lora: str | Path | Sequence[str | Path] | None = None,
+        draft: str | Path | None = None,
+        speculation: bool = True,
         progress: Progress | None = None,
         say: Say | None = None,
     ) -> None:
-        self._start(
-            load_model(
-                model,
-                executor=executor,
-                weights=weights,
-                head=head,
-                kv=kv,
-                device=device,
-                threads=threads,
-                context_tokens=context_tokens,
-                max_memory=max_memory,
-                lora=lora,
-                progress=progress,
-                say=say,
-            )
+        loaded = load_model(
+            model,
+            executor=executor,
+            weights=weights,
+            head=head,
+            kv=kv,
+            device=device,
+            threads=threads,
+            context_tokens=context_tokens,
+            max_memory=max_memory,
+            lora=lora,
+            draft=draft,
+            speculation=speculation,
+            progress=progress,
+            say=say,
         )
+        self._start(loaded)
 
     @classmethod
     def of(cls, loaded: LoadedModel, settings: EngineSettings | None = None) -> LLM:
@@ -109,8 +114,7 @@ class LLM:
         self.tokenizer: Tokenizer = loaded.tokenizer
         self.template: ChatTemplate | TemplateError = loaded.template
         self.executor: Executor = loaded.executor
-        self.description, self.notes = loaded.description, loaded.notes
-        self.context_tokens = loaded.context_tokens
+        self.description, self.notes, self.context_tokens = loaded.description, loaded.notes, loaded.context_tokens
 
     def generate(
         self,

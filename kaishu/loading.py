@@ -10,7 +10,7 @@ import hashlib
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kaishu.batch import Executor
@@ -18,6 +18,7 @@ from kaishu.checkpoint import Checkpoint, open_checkpoint
 from kaishu.checkpoint.hub import Progress, resolve
 from kaishu.checkpoint.lora import with_adapters
 from kaishu.config import ModelConfig
+from kaishu.draft_model import DraftModel, draft_form, open_draft
 from kaishu.engine.core import EngineCore, EngineSettings
 from kaishu.engine.output import Limits
 from kaishu.errors import InvalidParameterError, TemplateError
@@ -48,6 +49,8 @@ class LoadedModel:
     description: of the executor, in a line
     notes:       what a user should know about these files
     identity:    stands for the weights and the form in which they are kept
+    speculation: whether tokens are guessed
+    draft:       a smaller model that guesses them, too
     """
 
     checkpoint: Checkpoint
@@ -58,6 +61,8 @@ class LoadedModel:
     notes: tuple[str, ...]
     context_tokens: int
     identity: bytes
+    speculation: bool = True
+    draft: DraftModel | None = None
 
     @property
     def config(self) -> ModelConfig:
@@ -83,7 +88,9 @@ class LoadedModel:
             settings = EngineSettings(
                 model_tag=self.identity, warm_pages=max(1, WARM_BYTES // per_page) if per_page else None
             )
-        return EngineCore(self.executor, self.tokenizer, self.limits, settings)
+        settings = replace(settings, speculation=settings.speculation and self.speculation)
+        drafting = self.draft.start() if self.draft is not None else None
+        return EngineCore(self.executor, self.tokenizer, self.limits, settings, drafting=drafting)
 
 
 def load_model(
@@ -98,6 +105,8 @@ def load_model(
     context_tokens: int | None = None,
     max_memory: int | str | None = None,
     lora: str | Path | Sequence[str | Path] | None = None,
+    draft: str | Path | None = None,
+    speculation: bool = True,
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> LoadedModel:
@@ -105,22 +114,31 @@ def load_model(
 
     raises: KaishuError of the kind that says what is wrong with the model's files, or InvalidParameterError
     """
+    say = say or _say_on_stderr
     if threads is not None:
         _check_integer("threads", threads, 1, MAX_THREADS)
+    if draft is not None and not speculation:
+        raise InvalidParameterError("speculation", speculation, "True with a draft, which does nothing but guess")
     checkpoint = with_adapters(open_checkpoint(resolve(str(model), progress=progress)), lora)
     config = checkpoint.config
     context = _checked_context(context_tokens, config.max_position_embeddings)
     tokenizer = tokenizer_of(checkpoint)
     choice = choose(config, executor, weights, head, device, kv=kv, formats=quantised_formats(checkpoint))
     notes: tuple[str, ...] = checkpoint.notes
+    guessing = None
+    if draft is not None:
+        form = draft_form(executor, weights, head, device, kv)
+        guessing = open_draft(draft, tokenizer, config.vocab_size, form, progress=progress)
     if max_memory is not None:
         from kaishu.planning import context_within
 
-        context, more = context_within(max_memory, checkpoint, choice, asked=context_tokens, threads=threads)
+        both = None if guessing is None else (guessing.checkpoint, guessing.choice)
+        context, more = context_within(
+            max_memory, checkpoint, choice, asked=context_tokens, threads=threads, draft=both
+        )
         notes += more
-    made, description = make_executor(
-        checkpoint, choice, threads=threads, context_tokens=context, say=say or _say_on_stderr
-    )
+    made, description = make_executor(checkpoint, choice, threads=threads, context_tokens=context, say=say)
+    loaded = None if guessing is None else guessing.load(threads=threads, context_tokens=context, say=say)
     for note in notes:
         warnings.warn(note, stacklevel=3)
     return LoadedModel(
@@ -128,10 +146,12 @@ def load_model(
         tokenizer=tokenizer,
         template=_template(checkpoint, tokenizer),
         executor=made,
-        description=description,
+        description=description if loaded is None else f"{description}; guesses by {loaded.name}",
         notes=notes,
         context_tokens=context,
         identity=_identity(checkpoint, choice),
+        speculation=speculation,
+        draft=loaded,
     )
 
 

@@ -107,6 +107,16 @@ class Plan:
         """The most that is ever in use."""
         return max(self.loading_peak_bytes, self.serving_peak_bytes)
 
+    def with_draft(self, draft: Plan) -> Plan:
+        """Both models in one process; the draft's weights are among the buffers then, and it is loaded second."""
+        assert draft.page_tokens == self.page_tokens, "the pages of one machine's kernels"
+        return replace(
+            self,
+            page_bytes=self.page_bytes + draft.page_bytes,
+            buffer_bytes=self.buffer_bytes + draft.buffer_bytes + draft.packed_bytes,
+            loading_bytes=max(self.loading_bytes, draft.packed_bytes + draft.loading_bytes),
+        )
+
     def largest_context(self, available_bytes: int) -> int:
         """How many tokens each sequence may have so that all fits; up to the model's own limit, 0 if nothing fits.
 
@@ -181,12 +191,19 @@ def _loading_bytes(checkpoint: Checkpoint) -> int:
 
 
 def context_within(
-    max_memory: object, checkpoint: Checkpoint, choice: Choice, *, asked: int | None, threads: int | None
+    max_memory: object,
+    checkpoint: Checkpoint,
+    choice: Choice,
+    *,
+    asked: int | None,
+    threads: int | None,
+    draft: tuple[Checkpoint, Choice] | None = None,
 ) -> tuple[int, tuple[str, ...]]:
     """The context that a bound on memory leaves.
 
     max_memory: for the whole process, see parse_size
     asked:      the context that the caller asked for; None for as much as fits
+    draft:      a smaller model that guesses beside it
     return:     the context in tokens, and where it was cut, a note that says so
     raises:     OutOfMemoryError, before anything is loaded, when the weights don't fit, or not the context asked for;
                 InvalidParameterError with an executor whose memory isn't planned
@@ -197,6 +214,8 @@ def context_within(
             "max_memory", max_memory, "only with executor='cpu', which knows beforehand what it takes"
         )
     plan = plan_model(checkpoint, choice, context_tokens=asked, threads=threads)
+    if draft is not None:
+        plan = plan.with_draft(plan_model(*draft, context_tokens=plan.context_tokens, threads=threads))
     if plan.peak_bytes <= bound:
         return plan.context_tokens, ()
     fits = replace(plan, context_tokens=min(plan.context_tokens, FEWEST_TOKENS))

@@ -26,7 +26,7 @@ LAYERS = [
     {"planning", "tool_docstrings", "tool_values"},
     {"tool_annotations"},
     {"tool_functions"},
-    {"agent"},
+    {"agent", "draft_model"},
     {"loading"},
     {"prompting", "deltas", "openai_fields", "batch_file"},
     {"openai_requests"},

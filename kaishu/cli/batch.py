@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kaishu.cli.options import MODEL_OPTIONS, ModelOptions, with_options
+from kaishu.cli.options import GENERATING_MODEL_OPTIONS, ModelOptions, with_options
 from kaishu.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 STOPPED = 130
 
 
-@with_options(model_options=MODEL_OPTIONS)
+@with_options(model_options=GENERATING_MODEL_OPTIONS)
 def batch(
     requests: Annotated[Path, typer.Argument(help="A JSONL file: custom_id, method, url and body on each line.")],
     answers: Annotated[Path, typer.Argument(help="The file to write; a run that was interrupted goes on with it.")],

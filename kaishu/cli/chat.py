@@ -16,7 +16,7 @@ import typer
 
 from kaishu.cli.options import (
     DEFAULT_MODEL,
-    MODEL_OPTIONS,
+    GENERATING_MODEL_OPTIONS,
     SAMPLING_OPTIONS,
     ModelOptions,
     with_options,
@@ -45,7 +45,7 @@ TINY_NOTE = (
 LIMIT_NOTE = "The model was still calling functions after as many answers as are allowed in a row, so it was stopped."
 
 
-@with_options(model_options=MODEL_OPTIONS, params=SAMPLING_OPTIONS)
+@with_options(model_options=GENERATING_MODEL_OPTIONS, params=SAMPLING_OPTIONS)
 def chat(
     model: Annotated[
         str | None, typer.Argument(help="A folder, a hub's name, or a bundled model.", show_default=False)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kaishu.cli.options import MODEL_OPTIONS, SAMPLING_OPTIONS, ModelOptions, with_options
+from kaishu.cli.options import GENERATING_MODEL_OPTIONS, SAMPLING_OPTIONS, ModelOptions, with_options
 from kaishu.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kaishu.sampling import SamplingParams
 
 
-@with_options(model_options=MODEL_OPTIONS, params=SAMPLING_OPTIONS)
+@with_options(model_options=GENERATING_MODEL_OPTIONS, params=SAMPLING_OPTIONS)
 def generate(
     model: Annotated[str, typer.Argument(help="A folder, a hub's name, or a bundled model.")],
     prompt: Annotated[

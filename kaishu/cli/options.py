@@ -90,6 +90,8 @@ class ModelOptions:
     context_tokens: int | None = None
     max_memory: str | None = None
     lora: list[str] | None = None
+    draft: str | None = None
+    speculation: bool | None = None
 
     def load(self, model: str) -> "LLM":
         """Load a model with these options.
@@ -138,6 +140,17 @@ MODEL_OPTIONS = OptionGroup(
             _option("--max-memory", "Cut the context so that all takes at most this, such as 4GB.", _MODEL, "SIZE"),
         ],
         "lora": Annotated[list[str] | None, _option("--lora", _LORA, _MODEL, "DIR")],
+    },
+    ModelOptions,
+)
+
+_DRAFT = "A smaller model with the same tokenizer, which guesses tokens: only speed depends on it."
+_SPECULATION = "Whether tokens are guessed from the text itself; answers are the same."
+GENERATING_MODEL_OPTIONS = OptionGroup(
+    {
+        **MODEL_OPTIONS.options,
+        "draft": Annotated[str | None, _option("--draft", _DRAFT, _MODEL, "MODEL")],
+        "speculation": Annotated[bool | None, _option("--speculation/--no-speculation", _SPECULATION, _MODEL)],
     },
     ModelOptions,
 )
@@ -228,8 +241,8 @@ def as_typed(error: InvalidParameterError) -> InvalidParameterError:
     error:  about a field; one without an option, and what follows the name in `logit_bias[5]`, stay as they are
     """
     name = error.field.partition("[")[0]
-    kind = {**MODEL_OPTIONS.options, **SAMPLING_OPTIONS.options}.get(name)
+    kind = {**GENERATING_MODEL_OPTIONS.options, **SAMPLING_OPTIONS.options}.get(name)
     if kind is None:
         return error
-    flag: str = get_args(kind)[1].default
+    flag: str = get_args(kind)[1].default.partition("/")[0]
     return InvalidParameterError(flag + error.field[len(name) :], error.value, error.allowed, hint=error.hint)

@@ -27,10 +27,15 @@ class _Drafted:
 
 
 class Drafting:
-    """See the module. `num_token_ids`: tokens that both models have."""
+    """See the module.
 
-    def __init__(self, executor: Executor, num_token_ids: int) -> None:
-        self._executor, self._num_token_ids = executor, num_token_ids
+    executor:       whose pages are for this alone
+    num_token_ids:  tokens that both models have
+    context_tokens: the longest text that the smaller model is meant for; for a longer one nothing is guessed
+    """
+
+    def __init__(self, executor: Executor, num_token_ids: int, context_tokens: int) -> None:
+        self._executor, self._num_token_ids, self._context_tokens = executor, num_token_ids, context_tokens
         self._pool = PagePool(executor.num_pages, executor.page_tokens)
         self._drafted: dict[Request, _Drafted] = {}
 
@@ -52,6 +57,8 @@ class Drafting:
             self._pool.release(drafted.pages)
 
     def _make_room(self, request: Request, count: int) -> bool:
+        if len(request.token_ids) + count > self._context_tokens:
+            return False
         drafted = self._drafted.setdefault(request, _Drafted())
         needed = -(-(len(request.token_ids) + count) // self._pool.page_tokens) - len(drafted.pages)
         pages = self._pool.take(max(needed, 0))

@@ -7,7 +7,14 @@ from typing import get_args
 
 import pytest
 
-from kaishu.cli.options import MODEL_OPTIONS, SAMPLING_OPTIONS, ModelOptions, as_typed, parse_logit_bias
+from kaishu.cli.options import (
+    GENERATING_MODEL_OPTIONS,
+    MODEL_OPTIONS,
+    SAMPLING_OPTIONS,
+    ModelOptions,
+    as_typed,
+    parse_logit_bias,
+)
 from kaishu.errors import InvalidParameterError
 from kaishu.sampling import SamplingParams
 
@@ -64,6 +71,14 @@ def test_a_bias_given_twice_is_an_error():
 
 
 def test_every_option_says_what_it_does():
-    for group in (MODEL_OPTIONS, SAMPLING_OPTIONS):
+    for group in (GENERATING_MODEL_OPTIONS, SAMPLING_OPTIONS):
         for kind in group.options.values():
             assert get_args(kind)[1].help.endswith((".", "output."))
+
+
+def test_a_draft_and_no_speculation_are_options_where_text_is_generated():
+    given = {"draft": "small", "speculation": None}
+    assert GENERATING_MODEL_OPTIONS.gather(**given) == ModelOptions(draft="small")
+    assert set(GENERATING_MODEL_OPTIONS.options) - set(MODEL_OPTIONS.options) == {"draft", "speculation"}
+    typed = as_typed(InvalidParameterError("speculation", False, "True with a draft"))
+    assert str(typed).startswith("--speculation is False")
