@@ -10,11 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kaishu.async_engine import Engine
+    from kaishu.async_engine import Engine, EngineRequest
+    from kaishu.deltas import ChoiceDelta
+    from kaishu.engine.core import EngineSettings
+    from kaishu.engine.statistics import Statistics
     from kaishu.errors import (
         CheckpointError,
         ConfigError,
         ContextLengthError,
+        EngineClosedError,
         HubUnavailableError,
         InvalidMessagesError,
         InvalidParameterError,
@@ -24,11 +28,25 @@ if TYPE_CHECKING:
         ModelNotFoundError,
         NumericalError,
         OutOfMemoryError,
+        QueueFullError,
         TemplateError,
         TokenizerError,
     )
     from kaishu.llm import LLM
-    from kaishu.results import ChatCompletion, ChatEnd, Completion, CompletionEnd, RerankResult, TextDelta
+    from kaishu.output_format import OutputFormat
+    from kaishu.prompting import ChatRequest
+    from kaishu.results import (
+        ChatCompletion,
+        ChatEnd,
+        Completion,
+        CompletionEnd,
+        PositionLogprobs,
+        RerankResult,
+        TextDelta,
+        Timing,
+        TokenLogprob,
+        Usage,
+    )
     from kaishu.sampling import SamplingParams
     from kaishu.text.channels import (
         ContentDelta,
@@ -45,13 +63,18 @@ __all__ = [
     "LLM",
     "ChatCompletion",
     "ChatEnd",
+    "ChatRequest",
     "CheckpointError",
+    "ChoiceDelta",
     "Completion",
     "CompletionEnd",
     "ConfigError",
     "ContentDelta",
     "ContextLengthError",
     "Engine",
+    "EngineClosedError",
+    "EngineRequest",
+    "EngineSettings",
     "HubUnavailableError",
     "InvalidMessagesError",
     "InvalidParameterError",
@@ -61,16 +84,23 @@ __all__ = [
     "ModelNotFoundError",
     "NumericalError",
     "OutOfMemoryError",
+    "OutputFormat",
+    "PositionLogprobs",
+    "QueueFullError",
     "RerankResult",
     "SamplingParams",
+    "Statistics",
     "TemplateError",
     "TextDelta",
     "ThinkingDelta",
+    "Timing",
+    "TokenLogprob",
     "TokenizerError",
     "ToolCall",
     "ToolCallArguments",
     "ToolCallEnd",
     "ToolCallStart",
+    "Usage",
 ]
 
 
@@ -82,9 +112,25 @@ def __getattr__(name: str) -> Any:
     """
     homes = {
         "kaishu.errors": tuple(name for name in __all__ if name.endswith("Error")),
-        "kaishu.async_engine": ("Engine",),
+        "kaishu.async_engine": ("Engine", "EngineRequest"),
+        "kaishu.deltas": ("ChoiceDelta",),
+        "kaishu.engine.core": ("EngineSettings",),
+        "kaishu.engine.statistics": ("Statistics",),
         "kaishu.llm": ("LLM",),
-        "kaishu.results": ("ChatCompletion", "ChatEnd", "Completion", "CompletionEnd", "RerankResult", "TextDelta"),
+        "kaishu.output_format": ("OutputFormat",),
+        "kaishu.prompting": ("ChatRequest",),
+        "kaishu.results": (
+            "ChatCompletion",
+            "ChatEnd",
+            "Completion",
+            "CompletionEnd",
+            "PositionLogprobs",
+            "RerankResult",
+            "TextDelta",
+            "Timing",
+            "TokenLogprob",
+            "Usage",
+        ),
         "kaishu.sampling": ("SamplingParams",),
         "kaishu.text.channels": (
             "ContentDelta",
