@@ -1,7 +1,7 @@
 """docs/cli.md shows what the commands really print.
 
 Each ```console block is a command and its output, each ```text block that begins with `› ` a chat session; both are run
-and compared, but for measured numbers. `KAISHU_WRITE_DOCS=1 pytest tests/cli/test_docs.py` writes them anew.
+and compared, but for measured numbers. A ```python block that begins with a file's name is that file. `KAISHU_WRITE_DOCS=1 pytest tests/cli/test_docs.py` writes them anew.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from kaishu.llm import LLM
 ROOT = Path(__file__).parents[2]
 CHAPTER = ROOT / "docs" / "cli.md"
 BLOCK = re.compile(r"(?<=```console\n)\$ .*?(?=```)|(?<=```text\n)› .*?(?=```)", re.DOTALL)
+FILE = re.compile(r"(?<=```python\n)# (\w+\.py)\n.*?(?=```)", re.DOTALL)
 MEASURED = re.compile(
     r"[\d.,]+(?= tok/s| s\b)|(?<=_seconds\": )[\d.e-]+|(?<=per_second\": )[\d.]+|(?<=logprob\": )[\d.e-]+"
     r"|(?<=CPU kernels \()[^)]+|(?<=\"embedding\": \[)[^\]]+"
@@ -61,6 +62,9 @@ def rerun(tiny, cache, monkeypatch, capfd, tmp_path):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(tmp_path)  # what commands write
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    requests = re.search(r"(?<=```jsonl\n).*?(?=```)", CHAPTER.read_text(encoding="utf-8"), re.DOTALL)
+    assert requests is not None, "the chapter shows a file of requests"
+    (tmp_path / "requests.jsonl").write_text(requests[0], encoding="utf-8")
 
     def rerun(block: str) -> str:
         return _session(tiny, block) if block.startswith("› ") else _commands(block, monkeypatch, capfd)
@@ -71,7 +75,7 @@ def rerun(tiny, cache, monkeypatch, capfd, tmp_path):
 def _commands(block: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> str:
     shown = []
     for line in re.findall(r"^\$ .*$", block, re.MULTILINE):
-        piped = re.fullmatch(r"\$ (?:echo (?P<text>'.*?'|\S+) \| )?kaishu (?P<arguments>.*)", line)
+        piped = re.fullmatch(r"\$ (?:echo (?P<text>'.*?'|\".*?\"|\S+) \| )?kaishu (?P<arguments>.*)", line)
         assert piped, f"not a command that can be checked: {line}"
         text = shlex.split(piped["text"])[0] + "\n" if piped["text"] else ""
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
@@ -98,6 +102,8 @@ def _session(llm: LLM, block: str) -> str:
 
 def test_the_chapter_shows_what_the_commands_print(rerun):
     chapter = CHAPTER.read_text(encoding="utf-8")
+    for file in FILE.finditer(chapter):
+        Path(file[1]).write_text(file[0], encoding="utf-8")
     renewed = BLOCK.sub(lambda block: rerun(block[0]), chapter)
     if os.environ.get("KAISHU_WRITE_DOCS"):
         CHAPTER.write_text(renewed, encoding="utf-8")
