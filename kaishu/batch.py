@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,5 +117,35 @@ class Executor(Protocol):
 
         batch:  what to compute; its logit_rows are the rows wanted
         return: [R, D] float32
+        """
+        ...
+
+
+@runtime_checkable
+class KeepsPages(Protocol):
+    """An executor whose pages can be carried elsewhere, and back, bit for bit. Called between two steps only.
+
+    page_form:  what the bytes of a page depend on beside the weights: who wrote them, and how they are laid out
+    page_bytes: how many bytes a page has
+    """
+
+    @property
+    def page_form(self) -> str: ...
+
+    @property
+    def page_bytes(self) -> int: ...
+
+    def read_pages(self, pages: Sequence[int]) -> NDArray[np.uint8]:
+        """What pages hold.
+
+        pages:  n of them, all of whose positions were computed
+        return: [n, page_bytes] uint8
+        """
+        ...
+
+    def write_pages(self, pages: Sequence[int], contents: NDArray[np.uint8]) -> None:
+        """Put contents into pages, which need not be those that they came from.
+
+        contents: [n, page_bytes] uint8, from `read_pages` of an executor of the same form and weights
         """
         ...

@@ -103,6 +103,23 @@ class ScriptedExecutor:
         wanted = [state_of(context) for context in self._contexts(batch)]
         return np.stack(wanted) if wanted else np.zeros((0, HIDDEN_SIZE), np.float32)  # [R, D]
 
+    page_form = "scripted"
+
+    @property
+    def page_bytes(self) -> int:
+        """How many bytes `read_pages` gives for a page."""
+        return self.page_tokens * self._pages.itemsize
+
+    def read_pages(self, pages: Sequence[int]) -> NDArray[np.uint8]:
+        """What pages hold. return: [n, page_bytes] uint8"""
+        contents = self._pages[list(pages)]
+        assert NOTHING not in contents, "only pages that were computed are read"
+        return contents.view(np.uint8)
+
+    def write_pages(self, pages: Sequence[int], contents: NDArray[np.uint8]) -> None:
+        """Put back what `read_pages` gave. contents: [n, page_bytes] uint8"""
+        self._pages[list(pages)] = np.ascontiguousarray(contents).view(np.int64)
+
     def _contexts(self, batch: TokenBatch) -> list[tuple[int, ...]]:
         """Keep the new tokens in their pages. return: for each wanted row all the tokens up to it"""
         self.steps.append(batch)

@@ -7,7 +7,7 @@ arguments. Knows nothing of requests. Driven by llm.py (later by engine/); refer
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from kaishu.batch import TokenBatch
 from kaishu.checkpoint import Checkpoint
 from kaishu.cpu.buffers import StepBuffers, num_stages
-from kaishu.cpu.kernels import Entry, Kernels
+from kaishu.cpu.kernels import Entry, Kernels, kernel_folder
 from kaishu.cpu.layout import LAYOUT_VERSION, Layout, WeightKind, view
 from kaishu.cpu.packing import pack_model, plan_stored
-from kaishu.cpu.pages import SEGMENT, KeyValueKind, allocate_pages
+from kaishu.cpu.pages import SEGMENT, KeyValueKind, allocate_pages, page_contents
 from kaishu.cpu.records import BUFFERS, INT8_PAGES, MODEL, PAGES, STEP, address, matrix, record
 from kaishu.cpu.rope_frequencies import rope_attention_factor, rope_frequencies
 from kaishu.cpu.store import KERNELS_FOLDER, PACKED_FOLDER, PackedStore, cache_folder
@@ -44,7 +44,7 @@ PLAN_STEP = Entry("plan_step", "kaishu.cpu.step_plan", "plan_step", (MODEL, STEP
 
 
 class CpuExecutor:
-    """Computes steps with compiled kernels. Satisfies kaishu.batch.Executor.
+    """Computes steps with compiled kernels. Satisfies kaishu.batch.Executor and KeepsPages.
 
     A row's logits are the same bits whoever else is in the step, however a prompt was cut into steps, in whichever
     pages it lies and on however many threads.
@@ -73,7 +73,9 @@ class CpuExecutor:
         self._plan_step = kernels.load(PLAN_STEP)
         weakref.finalize(self, ranks.close)  # or the threads of every model of a process would wait until its end
         self._num_pages, self._page_tokens, self._tile_rows = num_pages, page_tokens, current_target().tokens
-        self._pages, (self._page_memory, *self._page_scales) = allocate_pages(layout.config, num_pages, page_tokens, kv)
+        self._pages, memories = allocate_pages(layout.config, num_pages, page_tokens, kv)
+        self._page_memory, *self._page_scales = memories
+        self._page_contents, self._kv = page_contents(layout.config, num_pages, page_tokens, memories), kv
         self._model, self._model_arrays = _model_record(layout, memory)
         self._model_address, self._pages_address = address(self._model), address(self._pages)
         self._shared = shared_state(num_stages(layout.config.num_hidden_layers), ranks.count)
@@ -206,6 +208,28 @@ class CpuExecutor:
         self._ranks.run(lambda rank: kernel(rank, count, *records, self._pages_address))
         del arrays  # kept until here: the record has only their addresses
         return logits
+
+    @property
+    def page_form(self) -> str:
+        """What the bytes of a page depend on beside the model: the machine code that wrote them, and its form."""
+        return f"cpu {kernel_folder(Path()).name} {self._kv}"
+
+    @property
+    def page_bytes(self) -> int:
+        """How many bytes `read_pages` gives for a page."""
+        return sum(part.shape[1] for part in self._page_contents)
+
+    def read_pages(self, pages: Sequence[int]) -> NDArray[np.uint8]:
+        """What pages hold, keys, values and scales. return: [n, page_bytes] uint8"""
+        return np.concatenate([part[list(pages)] for part in self._page_contents], axis=1)
+
+    def write_pages(self, pages: Sequence[int], contents: NDArray[np.uint8]) -> None:
+        """Put back what `read_pages` gave, in whichever pages. contents: [n, page_bytes] uint8"""
+        start = 0
+        for part in self._page_contents:
+            end = start + part.shape[1]
+            part[list(pages)] = contents[:, start:end]
+            start = end
 
     def close(self) -> None:
         """End the ranks' threads."""

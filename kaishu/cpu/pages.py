@@ -77,6 +77,23 @@ def page_bytes(config: ModelConfig, page_tokens: int, kind: KeyValueKind = "bf16
     return sizes["page_size"] + 4 * (sizes["page_size"] // sizes["head_dim"])
 
 
+def page_contents(
+    config: ModelConfig, num_pages: int, page_tokens: int, memories: tuple[NDArray[Any], ...]
+) -> tuple[NDArray[np.uint8], ...]:
+    """Of each memory of `allocate_pages` the bytes that mean something, by page.
+
+    return: [P, bytes] uint8, views without the unused head
+    """
+    sizes = _sizes(config, page_tokens)
+    page_size, used = sizes["page_size"], sizes["layer_size"] * config.num_hidden_layers
+    views: list[NDArray[np.uint8]] = []
+    for memory, values in zip(memories, (1, sizes["head_dim"]), strict=False):  # a scale for so many values
+        size = memory.itemsize * page_size // values
+        whole = memory.view(np.uint8)[: num_pages * size].reshape(num_pages, size)
+        views.append(whole[:, : memory.itemsize * used // values])
+    return tuple(views)
+
+
 def _reserve(elements: int, dtype: type[np.generic]) -> NDArray[Any]:
     """Zeros that take no memory until they are written."""
     num_bytes = max(elements * np.dtype(dtype).itemsize, mmap.PAGESIZE)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kaishu.batch import TokenBatch
@@ -136,6 +137,34 @@ class PagedCache:
         self.keys[layer, new] = keys
         self.values[layer, new] = values
         return [(self.keys[layer, own], self.values[layer, own]) for own in slots]  # [S, K, d]
+
+    @property
+    def page_bytes(self) -> int:
+        """How many bytes a page has."""
+        layers, _, *sizes = self.keys.shape
+        return 2 * layers * self.page_tokens * math.prod(sizes) * self.keys.element_size()
+
+    def read(self, pages: Sequence[int]) -> NDArray[np.uint8]:
+        """Whole pages' keys and then values. return: [n, page_bytes] uint8"""
+        slots = self._slots_of(pages)
+        both = torch.stack([self.keys[:, slots], self.values[:, slots]])  # [2, layers, n·p, K, d]
+        by_page = both.unflatten(2, (len(pages), self.page_tokens)).movedim(2, 0)  # [n, 2, layers, p, K, d]
+        raw: NDArray[np.uint8] = by_page.reshape(len(pages), -1).view(torch.uint8).cpu().numpy()  # [n, page_bytes]
+        return raw
+
+    def write(self, pages: Sequence[int], contents: NDArray[np.uint8]) -> None:
+        """Put back what `read` gave. contents: [n, page_bytes] uint8"""
+        self._make_room((1 + max(pages)) * self.page_tokens)
+        layers, _, *sizes = self.keys.shape
+        raw = torch.from_numpy(np.array(contents)).view(self.keys.dtype)
+        by_page = raw.reshape(len(pages), 2, layers, self.page_tokens, *sizes).to(self.keys.device)
+        slots = self._slots_of(pages)
+        self.keys[:, slots], self.values[:, slots] = by_page.movedim(0, 2).flatten(2, 3)  # [layers, n·p, K, d] each
+
+    def _slots_of(self, pages: Sequence[int]) -> Tensor:
+        """Where all positions of whole pages lie. return: [n·p] int64"""
+        first = torch.tensor(list(pages), device=self.keys.device) * self.page_tokens
+        return (first[:, None] + torch.arange(self.page_tokens, device=self.keys.device)).flatten()
 
     def _make_room(self, num_slots: int) -> None:
         """Take memory for so many slots, and at least twice what there is, so that copying it over stays rare."""

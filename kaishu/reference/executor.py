@@ -6,6 +6,8 @@ Driven by llm.py (later by engine/); the CPU kernels' counterpart is cpu/forward
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,7 +18,7 @@ from kaishu.reference.model import Model
 
 
 class ReferenceExecutor:
-    """Computes steps with the reference model. Satisfies kaishu.batch.Executor.
+    """Computes steps with the reference model. Satisfies kaishu.batch.Executor and KeepsPages.
 
     In float32 a sequence's logits are the same up to float rounding (about 1e-6 of their size) whoever else is in the
     step, and however its prompt was cut into steps: attention goes sequence by sequence, everything else row by row.
@@ -68,3 +70,23 @@ class ReferenceExecutor:
         with torch.inference_mode():
             states: NDArray[np.float32] = self.model.hidden(batch, self._cache).float().cpu().numpy()
         return states
+
+    @property
+    def page_form(self) -> str:
+        """What the bytes of a page depend on beside the model: torch, which computed them, and their number type."""
+        return f"torch {torch.__version__} {self._cache.keys.dtype}"
+
+    @property
+    def page_bytes(self) -> int:
+        """How many bytes `read_pages` gives for a page."""
+        return self._cache.page_bytes
+
+    def read_pages(self, pages: Sequence[int]) -> NDArray[np.uint8]:
+        """What pages hold. return: [n, page_bytes] uint8"""
+        with torch.inference_mode():
+            return self._cache.read(pages)
+
+    def write_pages(self, pages: Sequence[int], contents: NDArray[np.uint8]) -> None:
+        """Put back what `read_pages` gave, in whichever pages. contents: [n, page_bytes] uint8"""
+        with torch.inference_mode():
+            self._cache.write(pages, contents)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from kaishu.batch import Executor, SequenceTokens, pack
+from kaishu.batch import Executor, KeepsPages, SequenceTokens, pack
 from kaishu.reference.executor import ReferenceExecutor
 from tests.reference.parity import our_logits, random_ids
 
@@ -160,3 +160,18 @@ def test_threads_are_set_only_when_asked(tiny_model):
     ReferenceExecutor(tiny_model("dense_tied"), num_pages=1, threads=1)
     assert torch.get_num_threads() == 1
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_pages_carried_to_another_executor_go_on_there(dtype, tiny_model):
+    model = tiny_model("dense_untied", dtype=dtype)
+    here, there = ReferenceExecutor(model, 100), ReferenceExecutor(model, 100)
+    assert isinstance(here, KeepsPages)
+    ids = random_ids(256, 35, 3)
+    here.step(pack([SequenceTokens(ids[:32], 0, [7, 80])]))
+    expected = here.step(pack([SequenceTokens(ids[32:], 32, [7, 80, 3])]))
+    contents = here.read_pages([7, 80])
+    assert contents.shape == (2, here.page_bytes)
+    there.write_pages([99, 2], contents)
+    np.testing.assert_array_equal(there.read_pages([2, 99]), contents[::-1])
+    np.testing.assert_array_equal(there.step(pack([SequenceTokens(ids[32:], 32, [99, 2, 0])])), expected)
