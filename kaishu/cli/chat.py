@@ -226,7 +226,7 @@ def _answer(llm: "LLM", chat_state: "Chat") -> None:
                 chat_state.say("/tool RESULT gives the call its result.")
                 return
         except KeyboardInterrupt:
-            chat_state.say("stopped")
+            chat_state.say("\nstopped")  # below what the terminal shows of Ctrl-C
             return
     chat_state.say(LIMIT_NOTE)
 

@@ -118,3 +118,19 @@ def test_a_pipe_gets_no_control_sequences_either():
 )
 def test_the_numbers(usage, timing, reason, line):
     assert numbers_line(ChatCompletion("", "", (), reason, (), usage, timing)) == line
+
+
+def test_calls_that_are_run_go_elsewhere_than_the_answer():
+    out, calls = io.StringIO(), io.StringIO()
+    view = PlainAnswer(out, calls=calls)
+    deltas = [
+        ContentDelta("Let me look."),
+        ToolCallStart(0, "1", "f\x1b"),
+        ToolCallArguments(0, '{"a": 1}'),
+        ToolCallEnd(0, True),
+    ]
+    for delta in [*deltas, ToolCallStart(1, "2", "g"), ToolCallArguments(1, "{"), ToolCallEnd(1, False)]:
+        view.show(delta)
+    view.finish(None)
+    assert out.getvalue() == "Let me look.\n"
+    assert calls.getvalue() == '→ f␛ {"a": 1}\n→ g { (broken off: not a whole call)\n'

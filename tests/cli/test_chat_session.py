@@ -9,6 +9,7 @@ from kaishu.errors import InvalidMessagesError, InvalidRequestError
 from kaishu.results import ChatCompletion, Timing, Usage
 from kaishu.sampling import SamplingParams
 from kaishu.text.channels import ToolCall
+from kaishu.text.messages import clean_messages
 
 
 def answer(content: str = "", *, reasoning: str = "", calls: tuple[ToolCall, ...] = ()) -> ChatCompletion:
@@ -136,3 +137,19 @@ def test_reset_keeps_the_system_message_and_settings(session):
     session.ask("hi")
     session.reset()
     assert (session.turns, session.system, session.sampling) == ([], "s", {"seed": 1})
+
+
+def test_a_call_that_no_prompt_could_repeat_does_not_stay_in_the_way():
+    session = Session("tiny")
+    session.ask("?")
+    session.keep(answer(calls=(ToolCall("1", 'a"b', '{"x": NaN}', is_whole=True),)))
+    assert session.pending_calls()[0]["function"] == {"name": "ab", "arguments": "{}"}
+    clean_messages(session.messages)
+
+
+def test_a_question_can_be_taken_back_with_all_that_followed():
+    session = Session("tiny", turns=[{"role": role, "content": ""} for role in ("user", "assistant", "user", "tool")])
+    session.take_back(2)
+    assert [turn["role"] for turn in session.turns] == ["user", "assistant"]
+    session.take_back()
+    assert [turn["role"] for turn in session.turns] == ["user"]

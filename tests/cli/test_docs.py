@@ -1,7 +1,8 @@
 """docs/cli.md shows what the commands really print.
 
 Each ```console block is a command and its output, each ```text block that begins with `› ` a chat session; both are run
-and compared, but for measured numbers. A ```python block that begins with a file's name is that file. `KAISHU_WRITE_DOCS=1 pytest tests/cli/test_docs.py` writes them anew.
+and compared, but for measured numbers. A ```python block that begins with a file's name is that file.
+`KAISHU_WRITE_DOCS=1 pytest tests/cli/test_docs.py` writes them anew.
 """
 
 from __future__ import annotations
