@@ -1,6 +1,6 @@
 """The engine's core: requests in, one step at a time, events out.
 
-Owns the loop's body: plan a step (scheduler.py), pack it, let the executor compute it, and give every request its rows
+Owns the loop's body: plan a step (scheduler.py), have it computed (step.py), and give every request its rows
 (choice.py). Knows no threads and no event loop: whoever holds it calls `step` while `is_busy`; llm.py does so for a
 caller that waits, engine.py in a thread. Only `add`, `abort` and `stop_thinking` may be called while a step runs, and
 take effect before the next.
@@ -17,9 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kaishu.batch import Executor, SequenceTokens, pack
+from kaishu.batch import Executor
 from kaishu.engine.admission import Admission
 from kaishu.engine.choice import Choice
 from kaishu.engine.drafting import Drafting
@@ -29,12 +28,11 @@ from kaishu.engine.pages import PagePool
 from kaishu.engine.request import Request
 from kaishu.engine.scheduler import Budget, Scheduler, Work
 from kaishu.engine.statistics import Counters, Statistics
+from kaishu.engine.step import Rows, compute
 from kaishu.engine.stream import ChoiceEnd, RequestEnd, Stream, TextPiece
 from kaishu.errors import QueueFullError
 from kaishu.results import Timing, Usage
 from kaishu.text.tokenizer import Tokenizer
-
-Rows = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -78,8 +76,9 @@ class EngineCore:
         self.executor, self._tokenizer, self._limits, self._clock = executor, tokenizer, limits, clock
         self.pool = PagePool(executor.num_pages, executor.page_tokens, warm_pages=self.settings.warm_pages)
         self._scheduler = Scheduler(self.pool, self.settings.budget)
-        is_guessed = self.settings.speculation or drafting is not None
-        self._admission = Admission(tokenizer, limits, tag=self.settings.model_tag, is_guessed=is_guessed)
+        looks_up, has_draft = self.settings.speculation, drafting is not None
+        tag = self.settings.model_tag
+        self._admission = Admission(tokenizer, limits, tag=tag, looks_up=looks_up, has_draft=has_draft)
         self._drafting = drafting
         self._lock = threading.Lock()  # around what other threads may change: the four below
         self._new: deque[Running] = deque()
@@ -115,6 +114,7 @@ class EngineCore:
                 raise QueueFullError(self._waiting, self.settings.max_waiting)
             number, self._next_number = self._next_number, self._next_number + 1
             running = made(number)
+            running.started = self._clock()
             self._waiting += 1
             self._new.append(running)
         return running.stream
@@ -139,18 +139,20 @@ class EngineCore:
         computed: list[tuple[Work, Rows | None]] = []
         error: Exception | None = None
         try:
-            computed = self._compute(works)
+            computed = compute(self.executor, works, self._wants_hidden)
         except Exception as problem:  # a bug, or no memory: whoever was in the step fails, nobody else
             error = problem
         end = self._clock()
         if error is not None:
-            touched += [self._fail(self._of_request[work.request][0], error) for work in works]
+            self._fail_all([work.request for work in works], error)
         for work, rows in computed:
             if work.request.state == "running":
                 touched.append(self._take(work, rows))
+        self._count_waiting()
         if works:
             self._counters.count_step(end - begin, self._clock() - start - (end - begin))
-        return touched
+        ended, self._ended = self._ended, []
+        return list(dict.fromkeys(touched + ended))
 
     def end_all(self, error: BaseException) -> list[Stream]:
         """Have every request fail. return: their streams"""
@@ -194,10 +196,13 @@ class EngineCore:
             self._schedule(running, 0)
         for call in calls:
             call()
-        with self._lock:
-            self._waiting = len(self._scheduler.waiting) + len(self._new)
+        self._count_waiting()
         ended, self._ended = self._ended, []
         return ended
+
+    def _count_waiting(self) -> None:
+        with self._lock:
+            self._waiting = len(self._scheduler.waiting) + len(self._new)
 
     def _schedule(self, running: Running, index: int) -> None:
         request = running.requests[index]
@@ -215,35 +220,30 @@ class EngineCore:
         decoding = [request for request in self._scheduler.running if request.is_decoding and not request.proposed]
         wanted: list[tuple[Choice, int]] = []
         for request in decoding:
+            if request.state != "running":
+                continue  # another choice of its job has failed
             running, index = self._of_request[request]
             try:
                 choice = running.choices[index]
-                if not choice.propose_forced() and (count := choice.num_guesses(len(decoding))):
+                if choice.propose_forced() or choice.propose_looked_up(len(decoding)) or self._drafting is None:
+                    continue
+                if count := choice.num_drafted(len(decoding)):
                     wanted.append((choice, count))
             except Exception as problem:
                 self._fail(running, problem)
-        drafted: Sequence[Sequence[int]] = [()] * len(wanted)
-        if self._drafting is not None and wanted:
+        wanted = [(choice, count) for choice, count in wanted if choice.request.state == "running"]
+        if self._drafting is None or not wanted:
+            return
+        try:
             drafted = self._drafting.guess([(choice.request, count) for choice, count in wanted])
-        for (choice, count), guesses in zip(wanted, drafted, strict=True):
-            if choice.request.state == "running":
-                choice.propose_guesses(guesses or (choice.look_up(count) if self.settings.speculation else ()))
+        except Exception as problem:  # as if it were in the step itself
+            self._fail_all([choice.request for choice, _ in wanted], problem)
+            return
+        for (choice, _), guesses in zip(wanted, drafted, strict=True):
+            choice.propose_guesses(guesses)
 
-    def _compute(self, works: list[Work]) -> list[tuple[Work, Rows | None]]:
-        """Run the executor for those that want logits, and then for those that want hidden states."""
-        computed: list[tuple[Work, Rows | None]] = []
-        for is_hidden, compute in ((False, self.executor.step), (True, self.executor.hidden)):
-            own = [work for work in works if self._wants_hidden(work) == is_hidden]
-            if not own:
-                continue
-            rows, first = compute(pack([_sequence(work) for work in own])), 0
-            for work in own:
-                computed.append((work, rows[first : first + len(work.wants_logits)] if work.wants_logits else None))
-                first += len(work.wants_logits)
-        return computed
-
-    def _wants_hidden(self, work: Work) -> bool:
-        job = self._of_request[work.request][0].job
+    def _wants_hidden(self, request: Request) -> bool:
+        job = self._of_request[request][0].job
         return isinstance(job, Read) and job.wants == "last_hidden"
 
     def _take(self, work: Work, rows: Rows | None) -> Stream:
@@ -267,17 +267,17 @@ class EngineCore:
 
     def _read(self, running: Running, work: Work, rows: Rows | None) -> None:
         if rows is not None:
-            running.rows.append(np.array(rows))
+            running.keep_rows(work.start + work.wants_logits.start, rows)
         self._scheduler.computed(work, work.end)
         if work.end == len(work.request.token_ids):
-            running.stream.rows = np.concatenate(running.rows)  # type: ignore[arg-type]
+            running.stream.rows = np.concatenate(running.rows)
             self._forget(running)
             self._counters.finished += 1
             running.stream.end()
 
     def _generate(self, running: Running, index: int, work: Work, rows: Rows | None) -> None:
         request, known = work.request, len(work.request.token_ids)
-        if rows is not None and request.wants_every_row and work.start < request.prompt_tokens - 1:
+        if rows is not None and request.wants_every_row:
             rows = self._keep_prompt_logprobs(running, work, rows)
         if rows is None or not len(rows) or work.end < known:
             self._scheduler.computed(work, work.end)
@@ -296,21 +296,24 @@ class EngineCore:
         self._add_waiting_choices(running)
 
     def _keep_prompt_logprobs(self, running: Running, work: Work, rows: Rows) -> Rows:
-        """return: the rows from the one that chooses the first token on"""
+        """return: the rows from the newest token's on"""
         job, request = running.job, work.request
         assert isinstance(job, Generate)
-        given = min(work.end, request.prompt_tokens - 1) - work.start
-        followed = request.token_ids[work.start + 1 : work.start + 1 + given]
+        had = len(running.prompt_logprobs)  # beyond `start` where a pre-emption has them computed again
+        end = max(min(work.end, request.prompt_tokens - 1), had)
+        given, followed = rows[had - work.start : end - work.start], request.token_ids[had + 1 : end + 1]
         count = job.params.prompt_logprobs or 0
-        running.prompt_logprobs += described_prompt(self._tokenizer, self._limits, rows[:given], followed, count)
-        return rows[given:]
+        running.prompt_logprobs += described_prompt(self._tokenizer, self._limits, given, followed, count)
+        request.wants_every_row = end < request.prompt_tokens - 1
+        return rows[max(len(request.token_ids) - 1 - work.start, 0) :]
 
     def _add_waiting_choices(self, running: Running) -> None:
         """The prompt is computed now, so the other choices find its pages."""
-        for number in running.waiting_choices:
-            self._admission.add_choice(running, number)
-            self._schedule(running, len(running.choices) - 1)
-        running.waiting_choices = []
+        numbers, running.waiting_choices = running.waiting_choices, []
+        for number in numbers:
+            if not running.stream.is_over:
+                self._admission.add_choice(running, number)
+                self._schedule(running, len(running.choices) - 1)
 
     # Ends
 
@@ -318,9 +321,9 @@ class EngineCore:
         choice, job = running.choices[index], running.job
         assert isinstance(job, Generate) and choice.output.finish_reason is not None
         self._leave(running.requests[index])
-        if choice.guesses is not None:
-            self._counters.guessed += choice.guesses.guessed
-            self._counters.accepted += choice.guesses.accepted
+        if choice.guessing is not None:
+            self._counters.guessed += choice.guessing.guessed
+            self._counters.accepted += choice.guessing.accepted
         output = choice.output
         logprobs = None if job.params.logprobs is None else tuple(output.logprobs)
         running.stream.add(
@@ -373,6 +376,10 @@ class EngineCore:
             self._ended.append(running.stream)
         return running.stream
 
+    def _fail_all(self, requests: Sequence[Request], problem: BaseException) -> None:
+        for running in {self._of_request[request][0] for request in requests}:  # once each, though of n choices
+            self._fail(running, problem)
+
     def _abort(self, number: int) -> None:
         running = self._running.get(number)
         if running is not None:
@@ -385,12 +392,3 @@ class EngineCore:
         running = self._running.get(number)
         for choice in running.choices if running is not None else ():
             choice.thinking.stop()
-
-
-def _sequence(work: Work) -> SequenceTokens:
-    request = work.request
-    known = len(request.token_ids)
-    token_ids = request.token_ids[work.start : work.end]
-    if work.end > known:
-        token_ids = token_ids + request.proposed[: work.end - known]
-    return SequenceTokens(token_ids, work.start, request.pages, tuple(work.wants_logits))

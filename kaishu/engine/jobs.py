@@ -6,10 +6,12 @@ nothing of steps. Made by llm.py and the server, let in by admission.py, run by 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kaishu.engine.choice import Choice
 from kaishu.engine.grammar import CompiledGrammar
@@ -69,11 +71,17 @@ class Running:
     choices: list[Choice] = field(default_factory=list)
     waiting_choices: list[int] = field(default_factory=list)
     num_over: int = 0
-    started: float = field(default_factory=time.perf_counter)
+    started: float = 0.0
     first_token: float = 0.0
     last_token: float = 0.0
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
-    rows: list[object] = field(default_factory=list)
+    rows: list[NDArray[np.float32]] = field(default_factory=list)
+    rows_end: int = 0
+
+    def keep_rows(self, start: int, rows: NDArray[np.float32]) -> None:
+        """Some rows of a Read, from position `start` on; those that a pre-emption had computed again are left out."""
+        self.rows.append(np.array(rows[max(self.rows_end - start, 0) :]))
+        self.rows_end = max(self.rows_end, start + len(rows))
 
 
 def room_of(job: Generate, limits: Limits) -> int:

@@ -27,7 +27,7 @@ class Request:
     priority:           lower ones go first; of equals, whoever came first
     tag:                what the pages' contents depend on beside the tokens
     reuses_prefix:      whether pages that begin the same may be used, and its own be offered
-    wants_every_row:    logits of every position of the prompt are wanted, so none may be skipped
+    wants_every_row:    logits of every position of the prompt are (still) wanted, so none may be skipped
     proposed:           tokens that probably (a draft) or certainly (forced) follow token_ids, to be computed with them
     proposed_rows:      whether the rows of what is proposed need logits
     computed_tokens:    how many tokens have their keys and values in `pages`

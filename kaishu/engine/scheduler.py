@@ -176,7 +176,8 @@ class Scheduler:
         if request.reuses_prefix:
             request.keys = page_keys(request.token_ids, self.pool.page_tokens, request.tag, request.keys)
             full = (tokens - 1) // self.pool.page_tokens  # the last token is always computed: it chooses the next
-            found = self.pool.find(request.keys[:full], request.token_ids)
+            if not request.wants_every_row:
+                found = self.pool.find(request.keys[:full], request.token_ids)
         self.pool.hold(found)
         needed = -(-(tokens + 1) // self.pool.page_tokens) - len(found)
         if needed > self.pool.num_available and self.running:
@@ -193,7 +194,7 @@ class Scheduler:
 
     def _waits_for_a_prefix(self, request: Request) -> bool:
         """Somebody is computing a page right now that this request could use afterwards."""
-        if not request.reuses_prefix or not self.running:
+        if not request.reuses_prefix or request.wants_every_row or not self.running:
             return False
         request.keys = page_keys(request.token_ids, self.pool.page_tokens, request.tag, request.keys)
         full = (len(request.token_ids) - 1) // self.pool.page_tokens

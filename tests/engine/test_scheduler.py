@@ -1,4 +1,4 @@
-"""The scheduler on its own, over whole numbers: any arrivals, any sizes; nobody starves, no page is lost, no order broken.
+"""The scheduler alone, over whole numbers: any arrivals, any sizes; nobody starves, no page is lost, no order broken.
 
 `Simulation` stands in for core.py and the executor: it keeps in each page the tokens that were computed into it, and
 reads each request's context from them, so that a page that was found too early or given away too soon is an error.
