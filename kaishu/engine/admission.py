@@ -12,8 +12,9 @@ from collections.abc import Callable
 from kaishu.engine.choice import Choice
 from kaishu.engine.jobs import Generate, Read, Running, check_text_to_read, room_of
 from kaishu.engine.output import Limits, Output
+from kaishu.engine.pages import page_tag
 from kaishu.engine.request import Request
-from kaishu.engine.speculation import GuessCount
+from kaishu.engine.speculation import Guessing
 from kaishu.engine.stream import Stream
 from kaishu.engine.thinking import ThinkingProgress, ThinkingTokens
 from kaishu.errors import InvalidParameterError
@@ -24,12 +25,14 @@ from kaishu.text.tokenizer import Tokenizer
 class Admission:
     """See the module.
 
-    tag:        what computed pages depend on beside tokens and salt
-    is_guessed: whether tokens of choices are guessed
+    tag:       what computed pages depend on beside tokens and salt
+    looks_up:  whether tokens of choices are guessed from their own text
+    has_draft: whether a draft guesses them
     """
 
-    def __init__(self, tokenizer: Tokenizer, limits: Limits, *, tag: bytes, is_guessed: bool) -> None:
-        self._tokenizer, self._limits, self._tag, self._is_guessed = tokenizer, limits, tag, is_guessed
+    def __init__(self, tokenizer: Tokenizer, limits: Limits, *, tag: bytes, looks_up: bool, has_draft: bool) -> None:
+        self._tokenizer, self._limits, self._tag = tokenizer, limits, tag
+        self._looks_up, self._is_guessed = looks_up, looks_up or has_draft
         self._thinking = ThinkingTokens.of(tokenizer)
 
     def checked(self, job: Generate | Read) -> Callable[[int], Running]:
@@ -71,7 +74,7 @@ class Admission:
                 output=Output(self._tokenizer, job.params, self._limits, room_of(job, self._limits)),
                 thinking=ThinkingProgress(job.thinking, self._thinking, job.params.thinking_budget),
                 grammar=job.grammar.start() if job.grammar is not None else None,
-                guesses=GuessCount() if self._is_guessed else None,
+                guessing=Guessing(looks_up=self._looks_up) if self._is_guessed else None,
             )
         )
 
@@ -81,7 +84,7 @@ class Admission:
             token_ids,
             len(token_ids),
             priority=job.priority,
-            tag=self._tag + b"\0" + job.salt.encode(),
+            tag=page_tag(self._tag, job.salt),
             wants_every_row=isinstance(job, Read) and job.wants == "all_logits",
         )
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kaishu.engine.grammar import GrammarState
 from kaishu.engine.output import Output
 from kaishu.engine.request import Request
-from kaishu.engine.speculation import GuessCount, PromptLookup
+from kaishu.engine.speculation import Guessing
 from kaishu.engine.thinking import ThinkingProgress
 from kaishu.sampling import SampledToken, Sampler
 
@@ -34,7 +34,7 @@ class Piece:
 
 
 class Choice:
-    """See the module. `guesses`: None for a request that is not speculated on."""
+    """See the module. `guessing`: None for a request that is not speculated on."""
 
     def __init__(
         self,
@@ -44,19 +44,13 @@ class Choice:
         output: Output,
         thinking: ThinkingProgress,
         grammar: GrammarState | None,
-        guesses: GuessCount | None,
+        guessing: Guessing | None,
     ) -> None:
         self.request, self.sampler, self.output, self.thinking = request, sampler, output, thinking
-        self._grammar, self._guesses = grammar, guesses
-        self._lookup = PromptLookup() if guesses is not None else None
+        self._grammar, self.guessing = grammar, guessing
         self._proposal: Proposal = "none"
         self._gap_is_due = False
         self._wants_logprobs = sampler.params.logprobs is not None
-
-    @property
-    def guesses(self) -> GuessCount | None:
-        """How its guesses fared."""
-        return self._guesses
 
     def advance(self, rows: NDArray[np.float32]) -> list[Piece]:
         """Take as many tokens as a step's rows decide; at least one.
@@ -78,8 +72,8 @@ class Choice:
                 break
         else:
             pieces.append(self._append(self._sampled(rows[-1])))
-        if kind == "guessed" and self._guesses is not None:
-            self._guesses.saw(len(proposed), len(pieces) - 1)
+        if kind == "guessed" and self.guessing is not None:
+            self.guessing.saw(len(proposed), len(pieces) - 1)
         return pieces
 
     def propose_forced(self) -> bool:
@@ -93,19 +87,28 @@ class Choice:
             self._propose(kind, forced[: self.output.room_tokens])
         return bool(forced)
 
-    def num_guesses(self, decoding: int) -> int:
-        """How many guesses are worth their cost in the next step, of which `decoding` requests decode."""
-        room = self.output.room_tokens - 1  # a token that is sampled follows them
-        return min(self._guesses.count(decoding), room) if self._guesses is not None and self._proposal == "none" else 0
+    def propose_looked_up(self, decoding: int) -> bool:
+        """Have checked what the request's own text makes likely, if that pays in a step in which so many decode.
 
-    def look_up(self, count: int) -> list[int]:
-        """At most `count` guesses from the request's own text."""
-        return self._lookup.guess(self.request.token_ids, count) if self._lookup is not None else []
+        return: whether there is something
+        """
+        if self.guessing is not None and self._proposal == "none":
+            self.propose_guesses(self.guessing.look_up(self.request.token_ids, decoding, self._room_for_guesses()))
+        return self._proposal != "none"
+
+    def num_drafted(self, decoding: int) -> int:
+        """How many guesses of a draft are worth their cost in a step in which so many decode."""
+        if self.guessing is None or self._proposal != "none":
+            return 0
+        return self.guessing.num_drafted(decoding, self._room_for_guesses())
 
     def propose_guesses(self, token_ids: Sequence[int]) -> None:
         """Have these checked in the next step."""
         if token_ids:
             self._propose("guessed", token_ids)
+
+    def _room_for_guesses(self) -> int:
+        return self.output.room_tokens - 1  # a token that is sampled follows them
 
     def _propose(self, kind: Proposal, token_ids: Sequence[int]) -> None:
         self._proposal, self.request.proposed = kind, list(token_ids)

@@ -1,18 +1,61 @@
 """Speculation: guessing the next tokens of one request, so that a step can check several at once.
 
 Owns where guesses come from in the request's own text (prompt lookup), and how many are worth their cost. Knows token
-ids only. Used by core.py, which has the guesses computed in the same step as the newest token, samples every row as it
-would without them, and keeps what was sampled: guesses that differ are dropped. So results never depend on guesses.
+ids only. Used by choice.py, which has the guesses computed in the same step as the newest token, samples every row as
+it would without them, and keeps what was sampled: guesses that differ are dropped. So results never depend on guesses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-LONGEST_MATCH, SHORTEST_MATCH = 4, 2
+LONGEST_MATCH, SHORTEST_MATCH = 6, 3
 MOST_GUESSES = 7  # with the newest token eight rows, two tiles of four
-WEIGHT = 0.85  # of what was seen before in the share that is accepted
-PAUSE_TOKENS = 64  # after guessing was given up, until it is tried again
+STEP_ROWS = 2.8  # what a step costs beside its rows, in rows: measured, docs/engine/speculation.md
+SHARE, WEIGHT = 0.7, 0.9  # of guesses accepted: unknown at first; and how much the share before each guess weighs
+FEWEST_SHARE = 1 / 3  # below this guessing is given up
+PAUSE_TOKENS = 64  # until it is tried again
+
+
+class Guessing:
+    """Where one request's guesses come from: its own text, which costs nothing, or else a draft; each while it pays.
+
+    looks_up: whether its own text is used
+    """
+
+    def __init__(self, *, looks_up: bool) -> None:
+        self._lookup = PromptLookup() if looks_up else None
+        self._own, self._drafts = GuessCount(), GuessCount()
+        self._asked = self._own
+
+    @property
+    def guessed(self) -> int:
+        """How many tokens were guessed."""
+        return self._own.guessed + self._drafts.guessed
+
+    @property
+    def accepted(self) -> int:
+        """How many of them were right."""
+        return self._own.accepted + self._drafts.accepted
+
+    def look_up(self, token_ids: Sequence[int], decoding: int, room: int) -> list[int]:
+        """Guesses from the text itself; none where it has none, or they don't pay.
+
+        decoding: how many requests decode in the step, this one included
+        room:     the most that may be guessed
+        """
+        self._asked = self._own
+        count = min(self._own.count(decoding), room)
+        return self._lookup.guess(token_ids, count) if self._lookup is not None and count > 0 else []
+
+    def num_drafted(self, decoding: int, room: int) -> int:
+        """How many tokens a draft should guess, where the text itself has no guesses."""
+        self._asked = self._drafts
+        return max(0, min(self._drafts.count(decoding), room))
+
+    def saw(self, guessed: int, accepted: int) -> None:
+        """What became of the guesses asked for last: the first `accepted` of `guessed` were right."""
+        self._asked.saw(guessed, accepted)
 
 
 class PromptLookup:
@@ -49,13 +92,13 @@ class PromptLookup:
 class GuessCount:
     """How many tokens to guess for one request, by how its guesses fared.
 
-    A guessed row costs a step about as much as another request's row. It pays as long as the share of guesses that are
-    accepted is above that of a row in the cost of a token, which grows with the rows that decode anyway.
+    A step with r rows costs about STEP_ROWS + r, and a guessed row as much as another request's. So with d requests
+    that decode and a share s of guesses that are right, k guesses make d + s + s² + … + sᵏ tokens at the cost of
+    STEP_ROWS + d + k. The k with the most tokens for the cost is taken.
     """
 
     def __init__(self) -> None:
-        self._share = 0.7  # of guesses accepted; unknown at first
-        self._next = 3
+        self._share = SHARE
         self._paused_tokens = 0
         self.guessed = self.accepted = 0
 
@@ -67,18 +110,22 @@ class GuessCount:
         if self._paused_tokens > 0:
             self._paused_tokens -= 1
             return 0
-        return self._next if self._share > decoding / (decoding + 2) else 0
+        best, tokens, right = 0, float(decoding), 1.0
+        most = tokens / (STEP_ROWS + decoding)
+        for count in range(1, MOST_GUESSES + 1):
+            right *= self._share
+            tokens += right
+            if tokens / (STEP_ROWS + decoding + count) > most:
+                best, most = count, tokens / (STEP_ROWS + decoding + count)
+        return best
 
     def saw(self, guessed: int, accepted: int) -> None:
-        """What became of the last guesses: the first `accepted` of `guessed` were right."""
+        """What became of guesses: the first `accepted` of `guessed` were right."""
         if not guessed:
             return
         self.guessed += guessed
         self.accepted += accepted
         tried = min(guessed, accepted + 1)  # those after the first wrong one were never tried
         self._share = self._share * WEIGHT**tried + (1 - WEIGHT**tried) * accepted / tried
-        self._next = (
-            min(2 * self._next + 1, MOST_GUESSES) if accepted == guessed else max(1, min(self._next, accepted + 1))
-        )
-        if self._share < 1 / 3:
-            self._paused_tokens, self._share, self._next = PAUSE_TOKENS, 0.5, 2
+        if self._share < FEWEST_SHARE:
+            self._paused_tokens, self._share = PAUSE_TOKENS, 0.5
