@@ -100,6 +100,10 @@ class EngineClosedError(KaishuError):
     """The engine was closed, or the request was ended by somebody else, before it was over."""
 
 
+class SavedPagesError(KaishuError):
+    """A file of computed pages that is damaged, belongs to another model, or can't be read or written."""
+
+
 class QueueFullError(KaishuError):
     """More requests wait already than the engine was told to hold; nothing is wrong with this one."""
 

@@ -85,10 +85,9 @@ class LoadedModel:
         if settings is None:
             per_token = getattr(self.executor, "kv_bytes_per_token", 0)
             per_page = per_token * self.executor.page_tokens
-            settings = EngineSettings(
-                model_tag=self.identity, warm_pages=max(1, WARM_BYTES // per_page) if per_page else None
-            )
-        settings = replace(settings, speculation=settings.speculation and self.speculation)
+            settings = EngineSettings(warm_pages=max(1, WARM_BYTES // per_page) if per_page else None)
+        speculation = settings.speculation and self.speculation
+        settings = replace(settings, model_tag=self.identity, speculation=speculation)
         drafting = self.draft.start() if self.draft is not None else None
         return EngineCore(self.executor, self.tokenizer, self.limits, settings, drafting=drafting)
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TypeVar
 
 from kaishu.engine.core import EngineCore
 from kaishu.engine.jobs import Generate, Read
 from kaishu.engine.stream import Event, Stream
 from kaishu.errors import QueueFullError
+
+Result = TypeVar("Result")
 
 
 class BlockingEngine:
@@ -70,6 +73,11 @@ class BlockingEngine:
         with self._turn:
             if not stream.events and not stream.is_over:
                 self.core.step()
+
+    def between_steps(self, call: Callable[[EngineCore], Result]) -> Result:
+        """Have something done to the core while no step runs. Whoever waits for a step waits for this, too."""
+        with self._turn:
+            return call(self.core)
 
     def _settle(self) -> None:
         """Have pages given back now. Whoever is in a step does it with the next one."""

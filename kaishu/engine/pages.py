@@ -149,6 +149,11 @@ class PagePool:
         assert cached <= published and not published & (free | unused)
 
 
+def page_tag(model_tag: bytes, salt: str) -> bytes:
+    """What the contents of a request's pages depend on beside its tokens. Requests of another salt share none."""
+    return model_tag + b"\0" + salt.encode()
+
+
 def page_keys(token_ids: Sequence[int], page_tokens: int, tag: bytes, known: Sequence[Key] = ()) -> list[Key]:
     """The keys of a sequence's full pages.
 
