@@ -164,7 +164,13 @@ def _talk(
     from kaishu.cli.chat_tools import ChatTools
 
     console = Console(highlight=False)
-    state = Chat(session, console, context_tokens=llm.context_tokens, description=llm.description)
+    state = Chat(
+        session,
+        console,
+        context_tokens=llm.context_tokens,
+        description=llm.description,
+        statistics=llm.statistics,
+    )
     state.tools = ChatTools(functions, approve, state.say)
     history, history_note = open_history(state_folder())
     console.print(f"[bold]Kaishu[/] · {_escaped(session.model)}")

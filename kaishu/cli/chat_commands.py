@@ -23,6 +23,8 @@ from kaishu.errors import InvalidParameterError, InvalidRequestError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from kaishu.engine.statistics import Statistics
+
 
 class Next(Enum):
     """What the chat does after a command."""
@@ -34,7 +36,10 @@ class Next(Enum):
 
 @dataclass
 class Chat:
-    """What a command may look at and change."""
+    """What a command may look at and change.
+
+    statistics: tells how the engine stands, for /stats
+    """
 
     session: Session
     console: Console
@@ -42,6 +47,7 @@ class Chat:
     description: str
     fold: bool = True
     tools: ChatTools = field(default_factory=ChatTools)
+    statistics: Callable[[], Statistics] | None = None
 
     def say(self, text: str) -> None:
         """Print a line of ours, which may quote text from elsewhere."""
@@ -187,7 +193,19 @@ def _stats(chat: Chat, _: str) -> Next:
     chat.say(f"{chat.session.model}: {chat.description}")
     chat.say(f"{counted(totals.answers, 'answer')}, {counted(totals.completion_tokens, 'token')}{speed}")
     chat.say(f"context: {used:,} of {chat.context_tokens:,} tokens used by the last turn")
+    if chat.statistics is not None:
+        for line in _engine_lines(chat.statistics()):
+            chat.say(line)
     return Next.READ
+
+
+def _engine_lines(found: Statistics) -> list[str]:
+    """What the engine has saved: computed tokens used again, and tokens guessed before they were computed."""
+    kept = f"{found.cached_pages:,} of {counted(found.pages, 'page')} kept for what comes next"
+    return [
+        f"cache: {found.cached_tokens:,} of {counted(found.prompt_tokens, 'prompt token')} found in it, {kept}",
+        f"speculation: {found.accepted:,} of {counted(found.guessed, 'guessed token')} right",
+    ]
 
 
 def _tool(chat: Chat, result: str) -> Next:

@@ -10,6 +10,7 @@ from rich.console import Console
 from kaishu.cli.chat_commands import COMMANDS, Chat, Next, help_text, is_command, run_command
 from kaishu.cli.chat_session import Session
 from kaishu.errors import KaishuError
+from kaishu.llm import LLM
 from kaishu.results import ChatCompletion, Timing, Usage
 
 
@@ -107,6 +108,21 @@ def test_stats_add_up(chat):
     shown = said(chat, "/stats")
     assert "2 answers, 12 tokens, 10.0 tok/s" in shown
     assert "106 of 512 tokens" in shown
+
+
+def test_stats_say_what_the_engine_has_saved(chat, loaded_llm):
+    llm = LLM.of(loaded_llm.loaded)
+    chat.statistics = llm.statistics
+    assert "cache: 0 of 0 prompt tokens found in it, 0 of " in said(chat, "/stats")
+    assert "speculation: 0 of 0 guessed tokens right" in said(chat, "/stats")
+    for _ in range(2):
+        llm.generate("a b c d " * 20, max_tokens=20, temperature=0, ignore_eos=True)
+    found, shown = llm.statistics(), said(chat, "/stats")
+    assert found.prompt_tokens == 320 and 100 < found.cached_tokens < 160 and found.guessed > 0
+    assert (
+        f"cache: {found.cached_tokens} of 320 prompt tokens found in it, {found.cached_pages} of {found.pages}" in shown
+    )
+    assert f"speculation: {found.accepted} of {found.guessed} guessed tokens right" in shown
 
 
 def test_save_and_load_bring_a_conversation_back(chat, tmp_path):

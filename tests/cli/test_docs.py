@@ -30,7 +30,7 @@ BLOCK = re.compile(r"(?<=```console\n)\$ .*?(?=```)|(?<=```text\n)› .*?(?=```)
 FILE = re.compile(r"(?<=```python\n)# (\w+\.py)\n.*?(?=```)", re.DOTALL)
 MEASURED = re.compile(
     r"[\d.,]+(?= tok/s| s\b)|(?<=_seconds\": )[\d.e-]+|(?<=per_second\": )[\d.]+|(?<=logprob\": )[\d.e-]+"
-    r"|(?<=CPU kernels \()[^)]+|(?<=\"embedding\": \[)[^\]]+"
+    r"|[\d,]+ of [\d,]+(?= pages kept| guessed tokens)|(?<=CPU kernels \()[^)]+|(?<=\"embedding\": \[)[^\]]+"
 )
 
 
@@ -59,7 +59,12 @@ def cache(monkeypatch, tmp_path) -> None:
 @pytest.fixture
 def rerun(tiny, cache, monkeypatch, capfd, tmp_path):
     """`rerun(block)`: the same block with what is printed today."""
-    monkeypatch.setattr("kaishu.cli.options.ModelOptions.load", lambda _options, _model: tiny)
+
+    def fresh() -> LLM:
+        """As in a process of its own: with nothing in the cache."""
+        return LLM.of(tiny.loaded)
+
+    monkeypatch.setattr("kaishu.cli.options.ModelOptions.load", lambda _options, _model: fresh())
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(tmp_path)  # what commands write
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -68,7 +73,7 @@ def rerun(tiny, cache, monkeypatch, capfd, tmp_path):
     (tmp_path / "requests.jsonl").write_text(requests[0], encoding="utf-8")
 
     def rerun(block: str) -> str:
-        return _session(tiny, block) if block.startswith("› ") else _commands(block, monkeypatch, capfd)
+        return _session(fresh(), block) if block.startswith("› ") else _commands(block, monkeypatch, capfd)
 
     return rerun
 
@@ -97,7 +102,8 @@ def _session(llm: LLM, block: str) -> str:
             console.file.write(f"› {message}\n")
         return message
 
-    converse(llm, Chat(Session("tiny"), console, llm.context_tokens, llm.description), read)
+    chat = Chat(Session("tiny"), console, llm.context_tokens, llm.description, statistics=llm.statistics)
+    converse(llm, chat, read)
     return console.file.getvalue().rstrip() + "\n"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kaishu.checkpoint import open_checkpoint
-from kaishu.cli.eval_forms import Model, lines_of, run
+from kaishu.cli.eval_forms import Model, _tokens_per_second, lines_of, run
 from kaishu.cpu.executor import CpuExecutor
 from kaishu.errors import ContextLengthError, InvalidRequestError
 from kaishu.llm import LLM
@@ -65,6 +65,18 @@ def test_bytes_are_those_of_the_packed_model_and_speed_is_measured(plain):
     assert form.bytes == executor.layout.num_bytes
     assert form.tokens_per_second > 0
     assert form.label == "int8"
+
+
+def test_after_timing_nothing_is_found_in_pages_that_were_written_to(plain):
+    llm = LLM(plain.path, threads=1)
+    prompt = [number % 200 for number in range(100)]
+    expected = llm.logits(prompt)[-1]
+    llm.generate(prompt, max_tokens=1)
+    assert llm.statistics().cached_pages > 0
+    assert _tokens_per_second(llm) > 0
+    assert llm.statistics().cached_pages == 0
+    answer = llm.generate(prompt, max_tokens=1, temperature=0)
+    assert answer.usage.cached_tokens == 0 and answer.token_ids == (expected[: llm.tokenizer.vocab_size].argmax(),)
 
 
 def test_models_with_other_tokens_cannot_be_compared(plain, own_checkpoint):

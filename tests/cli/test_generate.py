@@ -49,7 +49,8 @@ def test_json_says_everything(run):
     assert said["text"] == "你好\x1b"
     assert len(said["token_ids"]) == 7
     assert said["finish_reason"] == "stop"
-    assert said["usage"] == {"prompt_tokens": 2, "completion_tokens": 8, "total_tokens": 10}
+    counts = {"prompt_tokens": 2, "completion_tokens": 8, "total_tokens": 10, "cached_tokens": 0, "reasoning_tokens": 0}
+    assert said["usage"] == counts
     assert set(said["timing"]) == {"first_token_seconds", "decode_seconds", "decoded_tokens", "tokens_per_second"}
     assert bytes(byte for entry in said["logprobs"] for byte in entry["bytes"]).decode() == "你好\x1b"
     assert all(len(entry["top"]) == 2 and entry["logprob"] <= 0 for entry in said["logprobs"])
