@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +22,10 @@ from kaishu.embedding import embed
 from kaishu.engine.blocking import BlockingEngine
 from kaishu.engine.core import EngineSettings
 from kaishu.engine.jobs import Generate, Read
+from kaishu.engine.saved_pages import SavedPages, restore_pages, save_pages
 from kaishu.engine.statistics import Statistics
 from kaishu.engine.stream import Stream
-from kaishu.errors import InvalidParameterError, InvalidRequestError, TemplateError
+from kaishu.errors import InvalidRequestError, TemplateError
 from kaishu.executors import ExecutorName, HeadName, KeyValueName, Say, WeightsName
 from kaishu.loading import LoadedModel, load_model
 from kaishu.prompting import ChatRequest, Message, Prompting, Tool, ToolChoice, merged_params
@@ -133,7 +133,7 @@ class LLM:
         raises:        InvalidRequestError and its kinds; NumericalError
         """
         merged = merged_params(params, fields)
-        if isinstance(prompt, str) or not _are_many(prompt):
+        if isinstance(prompt, str) or not self.prompting.are_many(prompt):
             job = self.prompting.completion(prompt, merged)  # type: ignore[arg-type]
             return _last(self._deltas(self.engine.core.prepare(job), CompletionDeltas()))
         return self._many(prompt, merged, show_progress)
@@ -145,7 +145,7 @@ class LLM:
 
         return: TextDelta …, then one CompletionEnd
         """
-        job = self.prompting.completion(prompt, _for_one_stream(merged_params(params, fields)))
+        job = self.prompting.completion(prompt, merged_params(params, fields, is_stream=True))
         return self._deltas(self.engine.core.prepare(job), CompletionDeltas())
 
     def _many(self, prompts: Sequence[Any], params: SamplingParams, show_progress: bool | None) -> list[Completion]:
@@ -164,7 +164,11 @@ class LLM:
             closing(self.engine.many(jobs, AT_ONCE)) as streams,
             counting("Generating", len(jobs), show_progress) as count,
         ):
-            return [count(_last(self._deltas(partial(_the_same, one), CompletionDeltas()))) for one in streams]
+            return [count(self._completion(one)) for one in streams]
+
+    def _completion(self, stream: Stream) -> Completion:
+        completion: Completion = _last(self._deltas(lambda: stream, CompletionDeltas()))
+        return completion
 
     def chat(
         self,
@@ -229,7 +233,7 @@ class LLM:
             continue_final_message=continue_final_message,
             template_arguments=template_arguments,
         )
-        return self._chat_deltas(request, _for_one_stream(merged_params(params, fields)))
+        return self._chat_deltas(request, merged_params(params, fields, is_stream=True))
 
     def _chat_deltas(self, request: ChatRequest, params: SamplingParams) -> Iterator[Any]:
         chat = self.prompting.chat(request, params)
@@ -353,6 +357,18 @@ class LLM:
             truncate=truncate,
         )
 
+    def save_pages(self, prompt: str | Sequence[int] | RenderedPrompt, file: str | Path) -> SavedPages | None:
+        """Write to a file what is computed of a prompt's beginning. return: None, and no file, where nothing is
+
+        raises: SavedPagesError
+        """
+        token_ids = self.prompting.token_ids(prompt)
+        return self.engine.between_steps(lambda core: save_pages(core, token_ids, Path(file)))
+
+    def load_pages(self, file: str | Path) -> SavedPages:
+        """Have what `save_pages` wrote: prompts that begin the same begin after it. raises: SavedPagesError"""
+        return self.engine.between_steps(lambda core: restore_pages(core, Path(file)))
+
     def statistics(self) -> Statistics:
         """What the engine has done so far, and what it is doing."""
         return self.engine.core.statistics()
@@ -379,22 +395,6 @@ class LLM:
         return stream.rows
 
 
-def _are_many(prompts: Sequence[Any]) -> bool:
-    """A list of prompts, not one prompt of token ids."""
-    is_list = isinstance(prompts, list | tuple) and bool(prompts)
-    return is_list and isinstance(prompts[0], str | list | tuple | np.ndarray)
-
-
-def _the_same(stream: Stream) -> Stream:
-    return stream
-
-
 def _last(deltas: Iterator[Any]) -> Any:
     *_, end = deltas
     return end.completion
-
-
-def _for_one_stream(params: SamplingParams) -> SamplingParams:
-    if params.n != 1:
-        raise InvalidParameterError("n", params.n, "1 in a stream", hint="`generate` and `chat` give all choices.")
-    return params

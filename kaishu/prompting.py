@@ -65,10 +65,7 @@ class Prompting:
 
         raises: InvalidRequestError and its kinds
         """
-        if isinstance(prompt, str):
-            token_ids = self._loaded.tokenizer.encode(prompt)
-        else:
-            token_ids = self.checked_ids("prompt", prompt)
+        token_ids = self.token_ids(prompt)
         filled = params.with_defaults(self._loaded.config.generation)
         return Generate(token_ids, filled, grammar=self._grammar(filled), priority=priority, salt=salt)
 
@@ -115,6 +112,23 @@ class Prompting:
             continue_final_message=request.continue_final_message,
             arguments=request.template_arguments,
         )
+
+    @staticmethod
+    def are_many(prompts: Sequence[Any]) -> bool:
+        """A list of prompts, not one prompt of token ids."""
+        is_list = isinstance(prompts, list | tuple) and bool(prompts)
+        return is_list and isinstance(prompts[0], str | list | tuple | np.ndarray)
+
+    def token_ids(self, prompt: str | Sequence[int] | RenderedPrompt) -> list[int]:
+        """What the model reads of a prompt; in plain text there are no control tokens.
+
+        raises: InvalidParameterError
+        """
+        if isinstance(prompt, RenderedPrompt):
+            return self._loaded.tokenizer.encode_prompt(prompt)
+        if isinstance(prompt, str):
+            return self._loaded.tokenizer.encode(prompt)
+        return self.checked_ids("prompt", prompt)
 
     def checked_ids(self, field: str, token_ids: object) -> list[int]:
         """A caller's token ids as a list; text, bytes and mappings can be iterated, but aren't meant so.
@@ -171,11 +185,20 @@ def _tool_choice(choice: ToolChoice) -> tuple[str | None, bool]:
     raise InvalidParameterError("tool_choice", choice, allowed)
 
 
-def merged_params(params: SamplingParams | None, fields: Mapping[str, Any]) -> SamplingParams:
+def merged_params(
+    params: SamplingParams | None, fields: Mapping[str, Any], *, is_stream: bool = False
+) -> SamplingParams:
     """Sampling as one object, whichever way it was given.
 
-    raises: InvalidRequestError when both ways were used, or a field doesn't exist
+    raises: InvalidRequestError when both ways were used, a field doesn't exist, or a stream is to have several choices
     """
+    merged = _merged(params, fields)
+    if is_stream and merged.n != 1:
+        raise InvalidParameterError("n", merged.n, "1 in a stream", hint="`generate` and `chat` give all choices.")
+    return merged
+
+
+def _merged(params: SamplingParams | None, fields: Mapping[str, Any]) -> SamplingParams:
     if params is None:
         return SamplingParams.from_fields(fields)
     if not isinstance(params, SamplingParams):

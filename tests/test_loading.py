@@ -101,7 +101,7 @@ def test_an_engine_keeps_so_many_bytes_of_pages_warm(loaded):
     per_page = loaded.executor.kv_bytes_per_token * loaded.executor.page_tokens
     assert settings.warm_pages == WARM_BYTES // per_page and settings.model_tag == loaded.identity
     own = EngineSettings(max_waiting=3)
-    assert loaded.start_engine(own).settings is own
+    assert loaded.start_engine(own).settings == replace(own, model_tag=loaded.identity)
 
 
 def test_an_executor_that_says_nothing_of_its_pages_has_no_limit(loaded):
