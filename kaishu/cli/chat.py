@@ -160,6 +160,7 @@ def _talk(
 
     from kaishu.cli.chat_commands import COMMANDS, Chat
     from kaishu.cli.chat_input import MessageReader, open_history, state_folder
+    from kaishu.cli.chat_pages import ChatPages
     from kaishu.cli.chat_session import chat_fields
     from kaishu.cli.chat_tools import ChatTools
 
@@ -170,6 +171,7 @@ def _talk(
         context_tokens=llm.context_tokens,
         description=llm.description,
         statistics=llm.statistics,
+        pages=ChatPages(llm),
     )
     state.tools = ChatTools(functions, approve, state.say)
     history, history_note = open_history(state_folder())

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kaishu.cli import chat_file
+from kaishu.cli.chat_pages import ChatPages
 from kaishu.cli.chat_session import Session, chat_fields
 from kaishu.cli.chat_tools import ChatTools
 from kaishu.cli.printable import counted, printable
@@ -39,6 +40,7 @@ class Chat:
     """What a command may look at and change.
 
     statistics: tells how the engine stands, for /stats
+    pages:      keeps what is computed of a conversation, for /save and /load
     """
 
     session: Session
@@ -48,6 +50,7 @@ class Chat:
     fold: bool = True
     tools: ChatTools = field(default_factory=ChatTools)
     statistics: Callable[[], Statistics] | None = None
+    pages: ChatPages | None = None
 
     def say(self, text: str) -> None:
         """Print a line of ours, which may quote text from elsewhere."""
@@ -164,6 +167,8 @@ def _save(chat: Chat, argument: str) -> Next:
     file = _file(argument, "/save")
     chat_file.save(chat.session, file)
     chat.say(f"Saved {counted(len(chat.session.turns), 'message')} to {file}.")
+    if chat.pages is not None and (note := chat.pages.save(chat.session, file)):
+        chat.say(note)
     return Next.READ
 
 
@@ -173,6 +178,8 @@ def _load(chat: Chat, argument: str) -> Next:
     loaded.totals = chat.session.totals
     chat.session = loaded
     chat.say(f"Loaded {counted(len(loaded.turns), 'message')} from {file}.")
+    if chat.pages is not None and (note := chat.pages.load(file)):
+        chat.say(note)
     return Next.READ
 
 
@@ -235,7 +242,7 @@ COMMANDS = {
         "/set [FIELD VALUE]", "show or set a sampling field: /set temperature 0.7; `default` unsets it", _set
     ),
     "/tool": Command("/tool [RESULT]", "give a tool call its result", _tool),
-    "/save": Command("/save FILE", "write the conversation as JSON", _save),
+    "/save": Command("/save FILE", "write the conversation as JSON, and beside it what is computed of it", _save),
     "/load": Command("/load FILE", "go on with a saved conversation", _load),
     "/stats": Command("/stats", "tokens, speed and context so far", _stats),
     "/exit": Command("/exit", "leave", _exit),
