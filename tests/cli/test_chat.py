@@ -308,6 +308,7 @@ def test_tools_that_cannot_be_used_are_an_error_before_the_model_is_loaded(
 
 
 def test_the_command_runs_a_file_of_functions(scripted_llm, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "path", [*sys.path])
     file = tmp_path / "weather.py"
     file.write_text("def weather(city: str) -> str:\n    return 'rain in ' + city\n")
     monkeypatch.setattr("kaishu.cli.options.ModelOptions.load", lambda *_: scripted_llm(CALL, "Rain."))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import select
+
 import pytest
 
 from kaishu.agent import NOT_ALLOWED
@@ -99,6 +103,21 @@ def test_ctrl_d_is_a_no_and_ctrl_c_is_not_caught():
     assert not AskingUser(closed)(call)
     with pytest.raises(KeyboardInterrupt):
         AskingUser(stopped)(call)
+
+
+def test_what_was_typed_before_the_question_is_no_answer_to_it(monkeypatch):
+    master, slave = pty.openpty()
+    with os.fdopen(slave) as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        os.write(master, b"y\n")
+        assert select.select([terminal], [], [], 10)[0]
+
+        def read(_question):
+            os.write(master, b"n\n")
+            return terminal.readline()
+
+        assert not AskingUser(read)(ToolCall("1", "double", "{}", True))
+    os.close(master)
 
 
 def test_a_question_shows_control_characters_and_is_short():

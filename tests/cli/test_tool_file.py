@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 
 import pytest
@@ -13,8 +14,9 @@ from kaishu.errors import KaishuError
 @pytest.fixture
 def load(tmp_path, monkeypatch):
     """`load(source)`: the functions of a file with this text."""
-    monkeypatch.setattr("sys.path", [*__import__("sys").path])
-    monkeypatch.delitem(__import__("sys").modules, "kaishu_tool_file", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("kaishu_tool_file", "beside_it", "colorsys"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
 
     def load(source: str, name: str = "tools.py"):
         (tmp_path / name).write_text(textwrap.dedent(source))
@@ -58,9 +60,9 @@ def test_the_public_functions_written_in_the_file_are_tools_in_their_order(load)
 
 def test_a_file_may_use_modules_beside_it_also_later_and_none_takes_a_librarys_place(load, tmp_path):
     (tmp_path / "beside_it.py").write_text("VALUE = 3")
-    (tmp_path / "json.py").write_text("raise SystemExit")
+    (tmp_path / "colorsys.py").write_text("raise SystemExit")
     functions = load("""
-        import json
+        import colorsys
         def now() -> int:
             from beside_it import VALUE
             return VALUE
