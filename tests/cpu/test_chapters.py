@@ -11,20 +11,12 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.chapters import ROOT, broken_links, check_quotes, linked_from
+
 OPENING = ROOT / "docs" / "cpu.md"
 CHAPTERS = sorted((ROOT / "docs" / "cpu").glob("*.md"))
-QUOTE = re.compile(r"```python\n# (kaishu/cpu/\S+\.py)\n(.*?)```", re.DOTALL)
-FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
-LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 HAS_KERNELS = re.compile(r"^\s*@(?:njit|intrinsic)\b|\bintrinsic\(", re.MULTILINE)
-
-
-def linked_from(path: Path) -> list[Path]:
-    """What a page links to, outside its code."""
-    text = FENCED.sub("", path.read_text(encoding="utf-8"))
-    return [(path.parent / target).resolve() for target in LINK.findall(text)]
 
 
 def kernel_files() -> list[Path]:
@@ -50,17 +42,13 @@ def test_every_chapter_is_linked_from_the_opening_page() -> None:
 
 @pytest.mark.parametrize("page", [OPENING, *CHAPTERS], ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page: Path) -> None:
-    assert [str(target) for target in linked_from(page) if not target.exists()] == []
+    assert broken_links(page) == []
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
 def test_every_quoted_line_of_code_is_in_the_file_it_is_quoted_from(chapter: Path) -> None:
-    text = chapter.read_text(encoding="utf-8")
-    quotes = QUOTE.findall(text)
-    assert len(quotes) == text.count("```python"), "the first line of a python block names the file that it is from"
-    for path, code in quotes:
-        assert code in (ROOT / path).read_text(encoding="utf-8"), f"quotes what {path} doesn't say:\n{code}"
-        assert code.count("\n") <= 12, f"quotes more of {path} than a reader needs:\n{code}"
+    assert ">>> " not in chapter.read_text(encoding="utf-8"), "examples are run for the engine's chapters only"
+    check_quotes(chapter)
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)

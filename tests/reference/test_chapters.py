@@ -1,12 +1,10 @@
 """The chapters on the reference model quote its code; what they quote must be there, word for word."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-QUOTE = re.compile(r"```python\n# (kaishu/\S+\.py)\n(.*?)```", re.DOTALL)
+from tests.chapters import QUOTE, ROOT, broken_links
 
 
 @pytest.mark.parametrize("chapter", ["reference.md", "reference.zh.md"])
@@ -19,9 +17,7 @@ def test_every_quoted_line_of_code_is_in_the_file_it_is_quoted_from(chapter):
 
 @pytest.mark.parametrize("chapter", ["reference.md", "reference.zh.md"])
 def test_every_link_of_a_chapter_leads_somewhere(chapter):
-    text = (ROOT / "docs" / chapter).read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]+)\)", text):
-        assert (ROOT / "docs" / target).exists(), target
+    assert broken_links(ROOT / "docs" / chapter) == []
 
 
 def test_both_languages_quote_the_same_code_and_the_same_numbers():
