@@ -2,7 +2,7 @@
 
 Owns the description of one step and nothing else: no weights, no requests, no text. Prefill, decode, chunked prefill,
 prefix hits and speculative verification are all the same thing here: "the tokens [start, end) of these sequences".
-Built by llm.py (later engine/scheduler.py), consumed by reference/executor.py and cpu/forward.py.
+Built by engine/step.py, consumed by reference/executor.py and cpu/executor.py.
 """
 
 from __future__ import annotations

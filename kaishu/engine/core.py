@@ -1,8 +1,8 @@
 """The engine's core: requests in, one step at a time, events out.
 
 Owns the loop's body: plan a step (scheduler.py), have it computed (step.py), and give every request its rows
-(choice.py). Knows no threads and no event loop: whoever holds it calls `step` while `is_busy`; llm.py does so for a
-caller that waits, engine.py in a thread. Only `add`, `abort` and `stop_thinking` may be called while a step runs, and
+(choice.py). Knows no threads and no event loop: whoever holds it calls `step` while `is_busy`; blocking.py does so for a
+caller that waits, async_engine.py in a thread. Only `add`, `abort` and `stop_thinking` may be called while a step runs, and
 take effect before the next.
 
 One request's failure is its own: what its row, its grammar or its text raises ends that request and no other.
@@ -78,7 +78,9 @@ class EngineCore:
         self._scheduler = Scheduler(self.pool, self.settings.budget)
         looks_up, has_draft = self.settings.speculation, drafting is not None
         tag = self.settings.model_tag
-        self._admission = Admission(tokenizer, limits, tag=tag, looks_up=looks_up, has_draft=has_draft)
+        self._admission = Admission(
+            tokenizer, limits, vocab_size=executor.vocab_size, tag=tag, looks_up=looks_up, has_draft=has_draft
+        )
         self._drafting = drafting
         self._lock = threading.Lock()  # around what other threads may change: the four below
         self._new: deque[Running] = deque()

@@ -1,7 +1,7 @@
 """Stream: what a request has to say to whoever waits for it.
 
 Owns the events that were made and not read yet, and how the request ended. Knows nothing of who reads: a blocking
-caller takes from it between steps, engine.py passes its events on to an event loop. Filled by core.py.
+caller takes from it between steps, async_engine.py passes its events on to an event loop. Filled by core.py.
 """
 
 from __future__ import annotations

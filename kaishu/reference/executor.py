@@ -1,7 +1,7 @@
 """The reference model as an Executor: batches in, numpy logits or hidden states out.
 
 Owns the model and its paged cache. Knows nothing of requests or of which pages are whose: that is in the batch.
-Driven by llm.py (later by engine/); the CPU kernels' counterpart is cpu/forward.py.
+Driven by engine/; the CPU kernels' counterpart is cpu/forward.py.
 """
 
 from __future__ import annotations
