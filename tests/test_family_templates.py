@@ -7,11 +7,13 @@ the model starts inside a thought follows from the prompt, not from the model's 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kaishu import LLM, InvalidParameterError
+from kaishu.engine.core import EngineSettings
 from tests.qwen3_files import find_qwen3_files
 from tests.scripted import Script, ScriptedExecutor
 from tests.tiny_checkpoints import IM_END
@@ -41,8 +43,9 @@ def saying(own_checkpoint):
         (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
         llm = LLM(folder, threads=1)
         ids = [llm.tokenizer.encode(answer, allow_control=True) for answer in answers]
-        llm.executor = ScriptedExecutor(Script(ids, end=IM_END), vocab_size=llm.config.vocab_size)
-        return llm
+        executor = ScriptedExecutor(Script(ids, end=IM_END), vocab_size=llm.config.vocab_size)
+        settings = EngineSettings(speculation=False)  # a wrong guess would be a new prompt to the script
+        return LLM.of(replace(llm.loaded, executor=executor), settings)
 
     return llm_of
 

@@ -435,15 +435,16 @@ def test_a_conversation_that_goes_on_is_found_in_the_cache(llm: kaishu.LLM) -> N
     second = llm.chat(messages, thinking=False, temperature=0, max_tokens=30)
     page_tokens = llm.executor.page_tokens
     assert second.usage.cached_tokens >= first.usage.prompt_tokens // page_tokens * page_tokens > 0
-    fresh = kaishu.LLM.of(llm.loaded).chat(messages, thinking=False, temperature=0, max_tokens=30)
+    fresh = kaishu.LLM("tiny").chat(messages, thinking=False, temperature=0, max_tokens=30)
     assert fresh.usage.cached_tokens == 0 and fresh.token_ids == second.token_ids
 
 
-def test_guesses_save_steps_and_change_nothing(llm: kaishu.LLM) -> None:
+def test_guesses_save_steps_and_change_nothing() -> None:
+    loaded = kaishu.LLM("tiny").loaded
     prompt = "one two three four " * 12
     fields: dict[str, Any] = {"max_tokens": 60, "temperature": 0.0, "ignore_eos": True}
-    plain = kaishu.LLM.of(llm.loaded, EngineSettings(speculation=False)).generate(prompt, **fields)
-    guessing = kaishu.LLM.of(llm.loaded)
+    plain = kaishu.LLM.of(loaded, EngineSettings(speculation=False)).generate(prompt, **fields)
+    guessing = kaishu.LLM.of(loaded)  # the executor's pages are its alone from here on
     assert guessing.generate(prompt, **fields).token_ids == plain.token_ids
     found = guessing.statistics()
     assert 0 < found.accepted <= found.guessed and found.steps < 60

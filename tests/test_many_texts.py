@@ -1,52 +1,12 @@
-"""Many texts in ragged steps: every text's row is that of its whole context, and every refusal names its text."""
+"""Many texts from a caller: what is one, what fits, and every refusal names its text."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kaishu.errors import ContextLengthError, InvalidParameterError, InvalidRequestError
-from kaishu.many_texts import STEP_TOKENS, check_truth, checked_texts, fitted, last_rows, ragged_steps
-from tests.scripted import HIDDEN_SIZE, ScriptedExecutor, state_of
-
-CONTEXT = 1300
-LENGTHS = st.one_of(st.integers(1, 40), st.sampled_from([STEP_TOKENS - 1, STEP_TOKENS, STEP_TOKENS + 1, 1024, CONTEXT]))
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    lengths=st.lists(LENGTHS, max_size=9),
-    page_tokens=st.sampled_from([1, 16, 32, 2000]),
-    spare_pages=st.integers(0, 40),
-)
-def test_each_row_is_that_of_its_whole_text_and_steps_are_bounded(lengths, page_tokens, spare_pages):
-    """The scripted executor notices wrong pages, positions, and what was never computed."""
-    num_pages = -(-CONTEXT // page_tokens) + spare_pages
-    executor = ScriptedExecutor(lambda _: 0, vocab_size=100, page_tokens=page_tokens, num_pages=num_pages)
-    texts = [[(7 * i + k) % 100 for k in range(length)] for i, length in enumerate(lengths)]
-    found = last_rows(executor, executor.hidden, texts, HIDDEN_SIZE)
-    assert found.dtype == np.float32 and found.shape == (len(texts), HIDDEN_SIZE)
-    for text, row in zip(texts, found, strict=True):
-        np.testing.assert_array_equal(row, state_of(text))
-    assert all(len(step.token_ids) <= STEP_TOKENS for step in executor.steps)
-    for step in executor.steps:  # its texts are computed at the same time, so none may write into another's pages
-        pages = step.page_table[step.page_table >= 0]
-        assert len(np.unique(pages)) == len(pages)
-    if spare_pages * page_tokens >= 2 * CONTEXT:  # pages are no limit, so every step but the last is full
-        assert all(len(step.token_ids) == STEP_TOKENS for step in executor.steps[:-1])
-
-
-def test_short_texts_share_a_step():
-    batches = list(ragged_steps([[1, 2], [3], [4] * 700, [5, 6]], page_tokens=16, num_pages=200))
-    assert [np.diff(batch.query_starts).tolist() for batch in batches] == [[2, 1, 509], [191, 2]]
-    assert [len(batch.logit_rows) for batch in batches] == [2, 2]
-
-
-def test_pages_for_one_text_alone_are_enough():
-    batches = list(ragged_steps([[1] * 30, [2] * 30, [3] * 10, [4] * 10], page_tokens=16, num_pages=2))
-    assert [batch.num_sequences for batch in batches] == [1, 1, 2]
+from kaishu.many_texts import check_truth, checked_texts, fitted
 
 
 def test_one_text_or_many_make_a_list():
