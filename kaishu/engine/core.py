@@ -1,9 +1,9 @@
 """The engine's core: requests in, one step at a time, events out.
 
 Owns the loop's body: plan a step (scheduler.py), have it computed (step.py), and give every request its rows
-(choice.py). Knows no threads and no event loop: whoever holds it calls `step` while `is_busy`; blocking.py does so for a
-caller that waits, async_engine.py in a thread. Only `add`, `abort` and `stop_thinking` may be called while a step runs, and
-take effect before the next.
+(choice.py). Knows no threads and no event loop: whoever holds it calls `step` while `is_busy`; blocking.py does so for
+a caller that waits, async_engine.py in a thread. Only `add`, `abort` and `stop_thinking` may be called while a step
+runs, and take effect before the next.
 
 One request's failure is its own: what its row, its grammar or its text raises ends that request and no other.
 """
