@@ -7,12 +7,16 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from kaishu.batch import TokenBatch
 from kaishu.config import GenerationDefaults
 from kaishu.engine.blocking import BlockingEngine
 from kaishu.engine.core import EngineCore, EngineSettings
 from kaishu.engine.jobs import Generate, Read
 from kaishu.engine.output import Limits
+from kaishu.engine.scheduler import Budget
 from kaishu.engine.stream import ChoiceEnd, RequestEnd, Stream, TextPiece
 from kaishu.errors import ContextLengthError, QueueFullError
 from kaishu.sampling import SamplingParams
@@ -34,10 +38,10 @@ class Steps(ScriptedExecutor):
         return super().step(batch)
 
 
-def engine_of(tokenizer, executor=None, **settings) -> BlockingEngine:
+def engine_of(tokenizer, executor=None, **options) -> BlockingEngine:
     limits = Limits(CONTEXT, frozenset({IM_END}), tokenizer.vocab_size, frozenset())
-    settings = EngineSettings(**{"speculation": False, **settings})
-    return BlockingEngine(EngineCore(executor or Steps(), tokenizer, limits, settings))
+    chosen = EngineSettings(**{"speculation": False, **options})
+    return BlockingEngine(EngineCore(executor or Steps(), tokenizer, limits, chosen))
 
 
 def job(first: int, tokens: int = 5) -> Generate:
@@ -211,6 +215,60 @@ def test_rows_of_many_texts_are_each_texts_own(byte_tokenizer):
         assert list(engine.events(stream)) == []
         rows.append(stream.rows)
     np.testing.assert_array_equal(np.concatenate(rows), np.stack([state_of(text) for text in texts]))
+
+
+PREFILL = Budget().prefill_tokens
+LONG = 1300
+LENGTHS = st.one_of(st.integers(1, 40), st.sampled_from([PREFILL - 1, PREFILL, PREFILL + 1, 1024, LONG]))
+
+
+def read_all(tokenizer, texts, *, context_tokens=LONG, **sizes) -> tuple[list[np.ndarray], list[TokenBatch]]:
+    """return: each text's last hidden state, and the steps that computed them"""
+    executor = ScriptedExecutor(lambda _: 0, vocab_size=VOCAB_SIZE, **sizes)
+    limits = Limits(context_tokens, frozenset({IM_END}), tokenizer.vocab_size, frozenset())
+    engine = BlockingEngine(EngineCore(executor, tokenizer, limits))
+    rows = []
+    for stream in engine.many([Read(text, "last_hidden") for text in texts], 256):
+        assert list(engine.events(stream)) == []
+        rows.append(stream.rows[0])
+    assert_nothing_is_left(engine)
+    return rows, executor.steps
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lengths=st.lists(LENGTHS, max_size=9),
+    page_tokens=st.sampled_from([1, 16, 32, 2000]),
+    spare_pages=st.integers(0, 40),
+)
+def test_each_row_is_that_of_its_whole_text_and_steps_are_bounded(byte_tokenizer, lengths, page_tokens, spare_pages):
+    """The scripted executor notices wrong pages, positions, and what was never computed."""
+    texts = [[(7 * i + k) % 100 for k in range(length)] for i, length in enumerate(lengths)]
+    num_pages = -(-LONG // page_tokens) + spare_pages
+    found, steps = read_all(byte_tokenizer, texts, page_tokens=page_tokens, num_pages=num_pages)
+    assert len(found) == len(texts)
+    for text, row in zip(texts, found, strict=True):
+        np.testing.assert_array_equal(row, state_of(text))
+    assert all(len(step.token_ids) <= PREFILL for step in steps)
+    for step in steps:  # its texts are computed at the same time, so none may write into another's pages
+        pages = step.page_table[step.page_table >= 0]
+        assert len(np.unique(pages)) == len(pages)
+    if spare_pages * page_tokens >= 9 * LONG:  # pages are no limit, so every step but the last is full
+        assert all(len(step.token_ids) == PREFILL for step in steps[:-1])
+
+
+def test_short_texts_share_a_step(byte_tokenizer):
+    _, steps = read_all(byte_tokenizer, [[1, 2], [3], [4] * 700, [5, 6]], num_pages=200)
+    assert [np.diff(step.query_starts).tolist() for step in steps] == [[2, 1, 509], [191, 2]]
+    assert [len(step.logit_rows) for step in steps] == [2, 2]
+
+
+def test_pages_for_one_text_alone_are_enough(byte_tokenizer):
+    texts = [[1] * 30, [2] * 30, [3] * 10, [4] * 10]
+    found, steps = read_all(byte_tokenizer, texts, context_tokens=32, num_pages=2)
+    assert [step.num_sequences for step in steps] == [1, 1, 2]
+    for text, row in zip(texts, found, strict=True):
+        np.testing.assert_array_equal(row, state_of(text))
 
 
 def test_leaving_many_jobs_ends_all_that_are_in(byte_tokenizer):
