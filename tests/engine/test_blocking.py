@@ -20,7 +20,7 @@ from kaishu.engine.scheduler import Budget
 from kaishu.engine.stream import ChoiceEnd, RequestEnd, Stream, TextPiece
 from kaishu.errors import ContextLengthError, QueueFullError
 from kaishu.sampling import SamplingParams
-from tests.scripted import ScriptedExecutor, state_of
+from tests.scripted import Script, ScriptedExecutor, state_of
 from tests.tiny_checkpoints import IM_END, VOCAB_SIZE
 
 CONTEXT = 64
@@ -76,6 +76,67 @@ def test_events_come_as_soon_as_their_step_has_run(byte_tokenizer):
         for steps in (1, 2, 3):
             assert next(events).token_ids == (10 + steps,)
             assert len(executor.steps) == steps
+
+
+def run(tokenizer, answer: list[int], prompt: list[int], context_tokens: int = 4096, **fields):
+    """One request to a model that gives this answer. return: its end, and the steps"""
+    executor = ScriptedExecutor(Script([answer], IM_END), vocab_size=VOCAB_SIZE)
+    limits = Limits(context_tokens, frozenset({IM_END}), tokenizer.vocab_size, frozenset())
+    engine = BlockingEngine(EngineCore(executor, tokenizer, limits, EngineSettings(speculation=False)))
+    params = SamplingParams(**{"temperature": 0, **fields}).with_defaults(GenerationDefaults())
+    *_, end, _ = engine.events(engine.core.add(Generate(prompt, params)))
+    assert_nothing_is_left(engine)
+    return end, executor.steps
+
+
+@pytest.mark.parametrize(
+    "length", [1, 2, *(Budget().prefill_tokens * n + more for n, more in ((1, 0), (1, 1), (3, -1)))]
+)
+def test_a_prompt_of_any_length_is_computed_in_chunks_and_answered(byte_tokenizer, length):
+    answer = byte_tokenizer.encode("fine")
+    end, steps = run(byte_tokenizer, answer, [i % 200 for i in range(length)])
+    assert list(end.token_ids) == answer
+    new_tokens = [len(step.token_ids) for step in steps]
+    assert sum(new_tokens) == length + len(answer) and max(new_tokens) <= Budget().prefill_tokens
+
+
+@pytest.mark.parametrize("max_tokens", [1, 3])
+def test_max_tokens_ends_with_length_and_runs_no_step_more(byte_tokenizer, max_tokens):
+    answer = byte_tokenizer.encode("alpha beta")
+    end, steps = run(byte_tokenizer, answer, [1, 2, 3], max_tokens=max_tokens)
+    assert (list(end.token_ids), end.finish_reason) == (answer[:max_tokens], "length")
+    assert len(steps) == max_tokens
+
+
+@pytest.mark.parametrize("fields", [{}, {"max_tokens": 4096}])
+def test_the_context_ends_an_answer_with_length(byte_tokenizer, fields):
+    answer = byte_tokenizer.encode("one two three")
+    end, _ = run(byte_tokenizer, answer, [1, 2, 3], context_tokens=8, **fields)
+    assert (list(end.token_ids), end.finish_reason) == (answer[:5], "length")
+
+
+@pytest.mark.parametrize("stop", ["b,c", ["zzz", "b,c"], [",c"]])
+def test_a_stop_string_ends_the_steps_too(byte_tokenizer, stop):
+    answer = byte_tokenizer.encode("alpha, b,c tail")
+    end, steps = run(byte_tokenizer, answer, [1], stop=stop)
+    assert end.text == ("alpha, b" if stop == [",c"] else "alpha, ") and end.finish_reason == "stop"
+    assert len(steps) == len("alpha, b,c")
+
+
+def test_before_min_tokens_neither_end_tokens_nor_stop_strings_end_the_text(byte_tokenizer):
+    answer = [*byte_tokenizer.encode("ab"), IM_END]
+    end, _ = run(byte_tokenizer, answer, [1], stop="ab", min_tokens=3, max_tokens=6)
+    assert end.text.startswith("ab") and len(end.token_ids) == 3 and IM_END not in end.token_ids
+    assert end.finish_reason == "stop"  # after the third token, the script's end may come
+
+
+def test_leaving_early_runs_no_further_step(byte_tokenizer):
+    executor = Steps()
+    engine = engine_of(byte_tokenizer, executor)
+    for _ in engine.events(engine.core.add(job(10, tokens=50))):
+        break
+    assert len(executor.steps) == 1
+    assert_nothing_is_left(engine)
 
 
 def test_a_step_for_one_serves_all_who_wait(byte_tokenizer):
