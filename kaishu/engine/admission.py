@@ -7,7 +7,7 @@ starting a grammar never holds up a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kaishu.engine.choice import Choice
 from kaishu.engine.jobs import Generate, Read, Running, check_text_to_read, room_of
@@ -25,13 +25,16 @@ from kaishu.text.tokenizer import Tokenizer
 class Admission:
     """See the module.
 
+    vocab_size: V, ids that the executor can embed
     tag:       what computed pages depend on beside tokens and salt
     looks_up:  whether tokens of choices are guessed from their own text
     has_draft: whether a draft guesses them
     """
 
-    def __init__(self, tokenizer: Tokenizer, limits: Limits, *, tag: bytes, looks_up: bool, has_draft: bool) -> None:
-        self._tokenizer, self._limits, self._tag = tokenizer, limits, tag
+    def __init__(
+        self, tokenizer: Tokenizer, limits: Limits, *, vocab_size: int, tag: bytes, looks_up: bool, has_draft: bool
+    ) -> None:
+        self._tokenizer, self._limits, self._vocab_size, self._tag = tokenizer, limits, vocab_size, tag
         self._looks_up, self._is_guessed = looks_up, looks_up or has_draft
         self._thinking = ThinkingTokens.of(tokenizer)
 
@@ -43,8 +46,10 @@ class Admission:
         """
         if isinstance(job, Read):
             check_text_to_read(job, self._limits)
+            self._check_ids("token_ids", job.token_ids)
             return lambda number: Running(job, Stream(number), [self._request(job, number, list(job.token_ids))])
         room_of(job, self._limits)
+        self._check_ids("prompt", job.prompt_ids)
         if job.params.thinking_budget is not None and self._thinking is None:
             raise InvalidParameterError(
                 "thinking_budget", job.params.thinking_budget, "null, since this model's tokenizer has no thinking"
@@ -57,6 +62,12 @@ class Admission:
             return running
 
         return made
+
+    def _check_ids(self, field: str, token_ids: Sequence[int]) -> None:
+        """An id that doesn't exist would fail all who are in a step with it."""
+        for token_id in (min(token_ids), max(token_ids)):
+            if not 0 <= token_id < self._vocab_size:
+                raise InvalidParameterError(field, token_id, f"token ids from 0 to {self._vocab_size - 1:,}")
 
     def add_choice(self, running: Running, number: int) -> None:
         """One more of a job's n choices."""

@@ -1,4 +1,4 @@
-"""What tests of the engine have in common: a model whose every logit depends on the whole context, jobs, and their runs.
+"""What tests of the engine share: a model whose every logit depends on the whole context, jobs, and their runs.
 
 `LivelyExecutor` draws each row of logits from the context that its pages spell, so that a wrong page changes every log
 probability; one token, told by the last two, stands out, so that texts repeat themselves and guesses are often right.

@@ -1,4 +1,4 @@
-"""The engine's core: every job gets, bit for bit, what it gets alone, whatever else runs, waits, is aborted or fails."""
+"""The core: every job gets, bit for bit, what it gets alone, whatever else runs, waits, is aborted or fails."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from kaishu.engine.scheduler import Budget
 from kaishu.errors import ContextLengthError, InvalidRequestError, NumericalError, QueueFullError
 from kaishu.output_format import OutputFormat
 from kaishu.text.tokenizer import Tokenizer
-from tests.engine.engine_runs import CONTEXT_TOKENS, LivelyExecutor, alone, core_of, job, lively, limits_of, outcomes
+from tests.engine.engine_runs import CONTEXT_TOKENS, LivelyExecutor, alone, core_of, job, limits_of, lively, outcomes
 
-NUM_EXAMPLES = int(os.environ.get("KAISHU_ENGINE_EXAMPLES", "120"))
+# KAISHU_LONG_TESTS=1 draws 4,000 sets of jobs.
+NUM_EXAMPLES = 4_000 if os.environ.get("KAISHU_LONG_TESTS") else 120
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # a failure is shown as it was found: each try takes long
 COMMON = "You are a model that says a, b, c and d; "
 FORMATS = [
@@ -133,7 +134,7 @@ def core_and_executor(tokenizer: Tokenizer, num_pages: int = 24, **options: Any)
 def test_64_requests_with_a_common_beginning_in_a_pool_that_is_always_too_small(byte_tokenizer: Tokenizer) -> None:
     common = byte_tokenizer.encode(COMMON)[:40]
     jobs = [job([*common, i], temperature=1, seed=i, max_tokens=40, ignore_eos=True) for i in range(64)]
-    core, executor = core_and_executor(byte_tokenizer, num_pages=40, budget=Budget(beside_tokens=16))
+    core, _ = core_and_executor(byte_tokenizer, num_pages=40, budget=Budget(beside_tokens=16))
     found = outcomes(core, jobs)
     assert core.statistics().preemptions > 30
     assert [len(outcome.choices[0].token_ids) for outcome in found] == [40] * 64
