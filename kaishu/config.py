@@ -273,7 +273,7 @@ def _token(fields: JsonFields, name: str, vocab_size: int) -> int | None:
 
 
 def _end_tokens(fields: JsonFields, sampling: JsonFields, vocab_size: int) -> tuple[int, ...]:
-    """The union of what both files say, in their order; the tokenizer's own is added by llm.py."""
+    """The union of what both files say, in their order; the tokenizer's own is added by loading.py."""
     both = [token for f in (fields, sampling) for token in f.integers("eos_token_id", -1, vocab_size - 1) if token >= 0]
     return tuple(dict.fromkeys(both))
 

@@ -2,7 +2,7 @@
 
 Owns what such a model reads (a document as it is, a query behind its task, the end token after both), and what is made
 of the last token's hidden state: cut to the dimensions wanted, then of unit length. So the inner product of two vectors
-is their cosine. How texts become steps is in many_texts.py. Called by llm.py.
+is their cosine. The engine makes steps of many texts. Called by llm.py.
 
 Models are trained so that the first dimensions alone are an embedding, too ("Matryoshka"); so cutting comes first.
 """

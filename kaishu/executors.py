@@ -1,7 +1,7 @@
 """Which executor computes a model, and in which form its weights are kept: the choice, its reason, and making it.
 
 Owns the rules behind `executor=`, `weights=`, `head=`, `kv=` and `device=`. Knows the two executors by their
-constructors alone. Used by llm.py and by the commands that measure.
+constructors alone. Used by loading.py and by the commands that measure.
 """
 
 from __future__ import annotations

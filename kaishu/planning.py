@@ -2,8 +2,8 @@
 
 Owns the arithmetic from a checkpoint's shapes to bytes, and the rule by which a bound on memory cuts the context. Reads
 no weights: layouts, pages and buffers say themselves how large they will be. Knows nothing of this machine; what there
-is comes from memory_limits.py and benchmark.py. Used by llm.py for `max_memory`, and shown by `kaishu plan`. Only the
-CPU executor is planned.
+is comes from memory_limits.py and benchmark.py. Used by loading.py for `max_memory`, and shown by `kaishu plan`. Only
+the CPU executor is planned.
 
     peak  =  process  +  packed weights  +  the larger of   loading: the largest tensor, while it is being packed
                                                             serving: buffers of a step + pages of keys and values

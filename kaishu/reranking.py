@@ -2,7 +2,7 @@
 
 Owns the question that such a model was trained to judge, and the score: of "yes" and "no" as its next token, how likely
 "yes" is. The prompt's text is the model card's, to the character. What callers give stays text, whatever it looks like.
-How texts become steps is in many_texts.py. Called by llm.py.
+The engine makes steps of many texts. Called by llm.py.
 """
 
 from __future__ import annotations

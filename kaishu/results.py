@@ -1,7 +1,7 @@
 """What comes back from a request: whole answers, and the deltas of a streamed one.
 
-Owns these plain, frozen types and nothing that computes. Made by llm.py; read by Python callers, the command line and
-the server. The deltas of the text channels themselves come from text/channels.py.
+Owns these plain, frozen types and nothing that computes. Made by deltas.py; read by Python callers, the command line
+and the server. The deltas of the text channels themselves come from text/channels.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A model's tokenizer and chat template, wherever its files keep them: in a folder, or in a GGUF file's metadata.
 
 Owns the choice between the two, so that nobody else makes it. The reading is text/'s.
-Used by llm.py with the checkpoint that it has opened, and by commands that need no weights with the model's path.
+Used by loading.py with the checkpoint that it has opened, and by commands that need no weights with the model's path.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A Checkpoint and a LoRA adapter's folder → a Checkpoint in which the adapter is merged.
 
 Owns which of the adapter's tensors belongs to which of the model's, as PEFT names them, and that all are used or
-named. What the config means is lora_config.py's, the arithmetic lora_tensors.py's. Called by llm.py after open.py, once
-for each adapter, in the order in which they are given.
+named. What the config means is lora_config.py's, the arithmetic lora_tensors.py's. Called by loading.py after open.py,
+once for each adapter, in the order in which they are given.
 
     base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight     A [r, K], and lora_B.weight, B [N, r]
     base_model.model.model.embed_tokens.lora_embedding_A               A [r, V], and lora_embedding_B, B [D, r]

@@ -1,7 +1,7 @@
 """A folder or a GGUF file → a Checkpoint: the config, and exactly the tensors that it needs.
 
 Owns the order of the checks and the rule for tied heads. Knows nothing of how tensors are used. Puts together
-config.py, shards.py, gguf_model.py and names.py; used by llm.py, reference/ and the command line.
+config.py, shards.py, gguf_model.py and names.py; used by loading.py, reference/ and the command line.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Owns where a model's template is found, what it is given, and what is read off the rendered prompt: which characters
 came from outside, and whether the model starts out thinking. What a message may be is in messages.py; what a template
 may do, in sandbox.py; how outside text stays text, in provenance.py.
-Opened by llm.py beside the tokenizer; the prompt goes to Tokenizer.encode_prompt and ChannelParser.
+Opened by loading.py beside the tokenizer; the prompt goes to Tokenizer.encode_prompt and ChannelParser.
 """
 
 from __future__ import annotations
