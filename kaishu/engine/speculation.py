@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 LONGEST_MATCH, SHORTEST_MATCH = 6, 3
+MOST_PLACES = 64  # that are looked at for the longest match
 MOST_GUESSES = 7  # with the newest token eight rows, two tiles of four
 STEP_ROWS = 2.8  # what a step costs beside its rows, in rows: measured, docs/engine/speculation.md
 SHARE, WEIGHT = 0.7, 0.9  # of guesses accepted: unknown at first; and how much the share before each guess weighs
@@ -62,31 +63,43 @@ class PromptLookup:
     """Guesses what follows by what followed the same last tokens earlier in the same text (Saxena, 2023)."""
 
     def __init__(self) -> None:
-        self._ends: dict[tuple[int, ...], int] = {}  # some last tokens → the latest place behind them
-        self._indexed = 0
+        self._latest: dict[tuple[int, ...], int] = {}  # SHORTEST_MATCH tokens → the latest place behind them
+        self._earlier: list[int] = []  # for each place from SHORTEST_MATCH on, the one before it of that kind; or 0
 
     def guess(self, token_ids: Sequence[int], count: int) -> list[int]:
         """At most `count` tokens that may follow `token_ids`, which has only grown since the last call."""
         self._index(token_ids)
-        for length in range(LONGEST_MATCH, SHORTEST_MATCH - 1, -1):
-            if len(token_ids) > length:
-                place = self._ends.get(tuple(token_ids[-length:]))
-                if place is not None:
-                    return self._continued(token_ids, place, count)
-        return []
+        place = self._latest.get(tuple(token_ids[-SHORTEST_MATCH:]), 0)
+        best, longest = 0, 0
+        for _ in range(MOST_PLACES):
+            if not place or longest == LONGEST_MATCH:
+                break
+            length = _common_end(token_ids, place)
+            if length > longest:
+                best, longest = place, length
+            place = self._earlier[place - SHORTEST_MATCH]
+        return self._continued(token_ids, best, count) if best else []
 
     def _index(self, token_ids: Sequence[int]) -> None:
-        """All ends but the text's own."""
-        for end in range(max(self._indexed, SHORTEST_MATCH), len(token_ids)):
-            for length in range(SHORTEST_MATCH, min(LONGEST_MATCH, end) + 1):
-                self._ends[tuple(token_ids[end - length : end])] = end
-        self._indexed = max(self._indexed, len(token_ids))
+        """All places but the text's own end."""
+        for end in range(SHORTEST_MATCH + len(self._earlier), len(token_ids)):
+            key = tuple(token_ids[end - SHORTEST_MATCH : end])
+            self._earlier.append(self._latest.get(key, 0))
+            self._latest[key] = end
 
     @staticmethod
     def _continued(token_ids: Sequence[int], place: int, count: int) -> list[int]:
         """What follows a place; where the text ends before that, the repetition goes on."""
         period = len(token_ids) - place
         return [token_ids[place + index % period] for index in range(count)]
+
+
+def _common_end(token_ids: Sequence[int], place: int) -> int:
+    """How many tokens before a place are those at the end of the text; at most LONGEST_MATCH are counted."""
+    length = 0
+    while length < min(LONGEST_MATCH, place) and token_ids[place - 1 - length] == token_ids[-1 - length]:
+        length += 1
+    return length
 
 
 class GuessCount:
