@@ -383,3 +383,29 @@ def test_an_error_of_the_grammar_ends_its_own_job_and_is_told(
 def test_the_settings_of_an_engine_have_defaults(byte_tokenizer: Tokenizer) -> None:
     core = EngineCore(lively(byte_tokenizer), byte_tokenizer, limits_of(byte_tokenizer, CONTEXT_TOKENS))
     assert core.settings == EngineSettings() and core.step() == [] and not core.is_busy
+
+
+def test_with_the_kernels_any_jobs_together_get_the_bits_that_each_gets_alone(
+    byte_tokenizer: Tokenizer, byte_compiler: GrammarCompiler, tiny_checkpoint: Any
+) -> None:
+    from kaishu.checkpoint import open_checkpoint
+    from kaishu.cpu.executor import CpuExecutor
+
+    checkpoint = open_checkpoint(tiny_checkpoint("dense_tied", with_tokenizer=True))
+    for weights, num_pages in (("int4", 6), ("bf16", 12)):
+        executor = CpuExecutor.from_checkpoint(checkpoint, weights=weights, head="int8", threads=1, num_pages=num_pages)  # type: ignore[arg-type]
+        rng, jobs = np.random.default_rng(7), list[Generate | Read]()
+        for number in range(24):
+            prompt = byte_tokenizer.encode(COMMON[: rng.integers(0, 41)] + "ab" * rng.integers(1, 6))
+            fields: dict[str, Any] = {"max_tokens": int(rng.integers(1, 30)), "ignore_eos": bool(rng.integers(2))}
+            fields |= {"temperature": float(rng.choice([0.0, 0.2, 1.0])), "seed": number}
+            fields |= [{}, {"logprobs": 2}, {"n": 2}, {"prompt_logprobs": 1}][number % 4]
+            if number % 5 == 0:
+                fields["grammar"] = byte_compiler.compile(FORMATS[number % 3])
+            jobs.append(job(prompt, **fields) if number % 6 else Read(prompt, "all_logits"))
+        core = core_of(executor, byte_tokenizer, budget=Budget(beside_tokens=8, every_row_tokens=8, running=8))
+        found = outcomes(core, jobs, arrivals=rng.integers(0, 12, 24).tolist(), aborts={3: 4, 7: 9})
+        assert core.statistics().preemptions > 0
+        for index, one in enumerate(jobs):
+            if index not in (3, 7):
+                assert found[index].comparable() == alone(one, executor, byte_tokenizer).comparable()
