@@ -359,3 +359,26 @@ def test_where_others_have_filled_the_queue_it_is_an_error(byte_tokenizer):
     engine.core.add(job(1))
     with pytest.raises(QueueFullError):
         next(engine.many([job(2)], 100))
+
+
+def test_what_is_done_between_steps_waits_for_the_step_and_has_the_core_to_itself(byte_tokenizer):
+    in_step, may_go_on, seen = threading.Event(), threading.Event(), []
+
+    def during() -> None:
+        in_step.set()
+        assert may_go_on.wait(60)
+        seen.append("step")
+
+    engine = engine_of(byte_tokenizer, Steps(during))
+    runner = threading.Thread(target=lambda: list(engine.events(engine.core.add(job(1, tokens=1)))))
+    caller = threading.Thread(target=lambda: engine.between_steps(lambda core: seen.append(core)))
+    runner.start()
+    assert in_step.wait(60)
+    caller.start()
+    caller.join(0.05)
+    assert caller.is_alive() and not seen
+    may_go_on.set()
+    runner.join()
+    caller.join()
+    assert seen == ["step", engine.core]
+    assert engine.between_steps(lambda core: core.pool.num_pages) == 32
