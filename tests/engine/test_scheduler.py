@@ -313,3 +313,20 @@ def test_ending_twice_is_ending_once() -> None:
     simulation.scheduler.end(request)
     simulation.scheduler.check_invariants()
     assert request.state == "over" and simulation.scheduler.plan() == []
+
+
+def test_whoever_is_pushed_out_stays_out_until_somebody_is_over() -> None:
+    """Guessed tokens need pages that a request gives back without them, so it could come in again at once, in vain."""
+    simulation = Simulation(num_pages=8, page_tokens=4)
+    first = simulation.add([1] * 13, wants=12)
+    second = simulation.add([0] * 4, wants=20)
+    came_in = []
+    while first.state != "over":
+        if second.state == "running" and second.is_decoding:
+            second.proposed = [1] * 8
+        was_waiting = second.state == "waiting"
+        simulation.step(lambda work, most: 0)
+        if was_waiting and second.state == "running":
+            came_in.append(simulation.ends)
+    assert second.preemptions == 1 and came_in[1:] in ([], [1])
+    simulation.run()
