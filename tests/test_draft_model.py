@@ -152,3 +152,32 @@ def test_a_bound_on_memory_counts_the_draft(folder, other):
     with pytest.raises(OutOfMemoryError):
         context_within(bound, *both[0], asked=512, threads=1, draft=both[1])
     assert context_within(together.peak_bytes, *both[0], asked=512, threads=1, draft=both[1]) == (512, ())
+
+
+@pytest.mark.parametrize("arguments", [["--draft", "tiny"], ["--no-speculation"], ["--speculation"]])
+def test_the_commands_take_a_draft_or_do_without_guesses(arguments, capsys):
+    from kaishu.cli.main import main
+
+    def said(*more: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["generate", "tiny", "-p", "1 2 3 4 1 2 3 4 1 2", "--max-tokens", "24", "--temperature", "0", *more])
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    assert said(*arguments) == said()
+
+
+def test_a_draft_is_offered_where_text_is_generated_and_nowhere_else(capsys):
+    from kaishu.cli.main import main
+
+    for command, is_offered in [
+        ("chat", True),
+        ("generate", True),
+        ("batch", True),
+        ("embed", False),
+        ("rerank", False),
+    ]:
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        shown = capsys.readouterr().out
+        assert ("--draft" in shown) == is_offered == ("--no-speculation" in shown), command
