@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from kaishu.engine import saved_pages
 from kaishu.engine.core import EngineCore
 from kaishu.engine.saved_pages import is_saved_pages, restore_pages, save_pages
 from kaishu.errors import SavedPagesError
@@ -234,7 +235,12 @@ def test_a_file_with_any_byte_changed_or_any_end_missing_restores_nothing(byte_t
     other.check_invariants()
 
 
-def test_restoring_what_is_there_already_changes_nothing(byte_tokenizer, saved):
+@pytest.mark.parametrize("piece_bytes", [1, 64, 96, 1 << 20])
+def test_restoring_what_is_there_already_changes_nothing(byte_tokenizer, saved, piece_bytes, monkeypatch):
+    whole = saved.read_bytes()
+    monkeypatch.setattr(saved_pages, "_PIECE_BYTES", piece_bytes)  # one page, two, three, all at once
+    save_pages(computed(byte_tokenizer), TEXT, saved)
+    assert saved.read_bytes() == whole
     one = computed(byte_tokenizer)
     before = one.pool.num_cached
     assert restore_pages(one, saved).ready_tokens == 20
@@ -242,7 +248,10 @@ def test_restoring_what_is_there_already_changes_nothing(byte_tokenizer, saved):
     half = computed(byte_tokenizer, TEXT[:9])  # two pages of it
     assert restore_pages(half, saved).ready_tokens == 20
     assert half.pool.num_cached == 5
-    assert cached_tokens(half, TEXT) == 20
+    wanted = job(TEXT, max_tokens=4, logprobs=2, ignore_eos=True)
+    [went_on] = outcomes(half, [wanted])
+    assert went_on.end.usage.cached_tokens == 20
+    assert went_on.comparable() == alone(wanted, lively(byte_tokenizer), byte_tokenizer).comparable()
 
 
 def test_with_little_room_the_beginning_is_restored_and_running_requests_are_left_alone(byte_tokenizer, saved):
