@@ -57,7 +57,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Timing:
-    """Where the time went, in seconds, as measured around the executor and the sampler."""
+    """Where the time went, in seconds. The first token's begins when the request enters the engine."""
 
     first_token_seconds: float
     decode_seconds: float

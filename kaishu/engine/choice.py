@@ -61,39 +61,48 @@ class Choice:
         proposed, kind = self.request.proposed, self._proposal
         self.request.proposed, self._proposal = [], "none"
         pieces: list[Piece] = []
+        right = 0
         for index, token_id in enumerate(proposed):
             if kind == "guessed":
                 token = self._sampled(rows[index])
             else:
                 token = self.sampler.take(token_id, rows[index] if self._wants_logprobs else None)
             pieces.append(self._append(token, is_layout=kind == "closing"))
+            right += token.token_id == token_id
             is_certain = kind != "guessed" or (token.token_id == token_id and not self._due())
             if self.output.finish_reason is not None or not is_certain:
                 break
         else:
             pieces.append(self._append(self._sampled(rows[-1])))
         if kind == "guessed" and self.guessing is not None:
-            self.guessing.saw(len(proposed), len(pieces) - 1)
+            self.guessing.saw(len(proposed), right)
         return pieces
 
-    def propose_forced(self) -> bool:
-        """Have what must follow computed together with the newest token. return: whether there is something"""
+    def propose_forced(self, limit: int = MOST_FORCED) -> bool:
+        """Have what must follow computed together with the newest token.
+
+        limit:  of tokens that a grammar forces; what ends a thought is short, and comes whole
+        return: whether there is something
+        """
         assert self._proposal == "none", "one proposal at a time"
         forced: list[int] = list(self._due())
         kind: Proposal = "closing"
         if not forced and self._grammar is not None and self.thinking.place == "over":
-            kind, forced = "forced", self._grammar.forced(min(MOST_FORCED, self.output.room_tokens))
+            kind, forced = "forced", self._grammar.forced(min(limit, self.output.room_tokens))
         if forced:
             self._propose(kind, forced[: self.output.room_tokens])
         return bool(forced)
 
-    def propose_looked_up(self, decoding: int) -> bool:
+    def propose_looked_up(self, decoding: int, limit: int = MOST_FORCED) -> bool:
         """Have checked what the request's own text makes likely, if that pays in a step in which so many decode.
 
+        limit:  of tokens
         return: whether there is something
         """
         if self.guessing is not None and self._proposal == "none":
-            self.propose_guesses(self.guessing.look_up(self.request.token_ids, decoding, self._room_for_guesses()))
+            self.propose_guesses(
+                self.guessing.look_up(self.request.token_ids, decoding, min(limit, self._room_for_guesses()))
+            )
         return self._proposal != "none"
 
     def num_drafted(self, decoding: int) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 
 from kaishu.batch import Executor
 from kaishu.engine.admission import Admission
-from kaishu.engine.choice import Choice
+from kaishu.engine.choice import MOST_FORCED, Choice
 from kaishu.engine.drafting import Drafting
 from kaishu.engine.jobs import Generate, Read, Running
 from kaishu.engine.output import Limits, described_prompt
@@ -167,17 +167,7 @@ class EngineCore:
 
     def statistics(self) -> Statistics:
         """How it stands between two steps."""
-        scheduler, counters = self._scheduler, self._counters
-        return Statistics(
-            running=len(scheduler.running),
-            waiting=len(scheduler.waiting) + len(self._new),
-            pages=self.pool.num_pages,
-            held_pages=self.pool.num_held,
-            cached_pages=self.pool.num_cached,
-            preemptions=scheduler.preemptions,
-            **{name: value for name, value in vars(counters).items() if name != "step_histogram"},
-            step_histogram=tuple(counters.step_histogram),
-        )
+        return self._counters.shown(self._scheduler, len(self._new))
 
     def check_invariants(self) -> None:
         """What must hold between two steps."""
@@ -221,16 +211,19 @@ class EngineCore:
     def _propose(self) -> None:
         decoding = [request for request in self._scheduler.running if request.is_decoding and not request.proposed]
         wanted: list[tuple[Choice, int]] = []
+        room = self.settings.budget.prefill_tokens - len(decoding)  # for all proposals: a step is bounded
         for request in decoding:
             if request.state != "running":
                 continue  # another choice of its job has failed
             running, index = self._of_request[request]
             try:
                 choice = running.choices[index]
-                if choice.propose_forced() or choice.propose_looked_up(len(decoding)) or self._drafting is None:
-                    continue
-                if count := choice.num_drafted(len(decoding)):
+                limit = max(0, min(MOST_FORCED, room))
+                if choice.propose_forced(limit) or choice.propose_looked_up(len(decoding), limit):
+                    room -= len(request.proposed)
+                elif self._drafting is not None and (count := min(choice.num_drafted(len(decoding)), limit)):
                     wanted.append((choice, count))
+                    room -= count
             except Exception as problem:
                 self._fail(running, problem)
         wanted = [(choice, count) for choice, count in wanted if choice.request.state == "running"]
@@ -250,10 +243,9 @@ class EngineCore:
 
     def _take(self, work: Work, rows: Rows | None) -> Stream:
         """One request's part of a step's result."""
-        request = work.request
-        running, index = self._of_request[request]
-        if request.cached_tokens is not None and work.start == request.cached_tokens and not request.preemptions:
-            self._count_prompt(running, request)
+        running, index = self._of_request[work.request]
+        if not running.is_counted:
+            self._count_prompt(running)
         try:
             if isinstance(running.job, Read):
                 self._read(running, work, rows)
@@ -263,9 +255,11 @@ class EngineCore:
             return self._fail(running, problem)
         return running.stream
 
-    def _count_prompt(self, running: Running, request: Request) -> None:
-        self._counters.prompt_tokens += request.prompt_tokens
-        self._counters.cached_tokens += request.cached_tokens or 0
+    def _count_prompt(self, running: Running) -> None:
+        """Once for a job, whatever its choices find in the cache."""
+        running.is_counted = True
+        self._counters.prompt_tokens += running.requests[0].prompt_tokens
+        self._counters.cached_tokens += running.requests[0].cached_tokens or 0
 
     def _read(self, running: Running, work: Work, rows: Rows | None) -> None:
         if rows is not None:

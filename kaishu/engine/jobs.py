@@ -71,6 +71,7 @@ class Running:
     choices: list[Choice] = field(default_factory=list)
     waiting_choices: list[int] = field(default_factory=list)
     num_over: int = 0
+    is_counted: bool = False  # among the tokens of prompts
     started: float = 0.0
     first_token: float = 0.0
     last_token: float = 0.0

@@ -26,7 +26,7 @@ from kaishu.engine.request import Request
 
 @dataclass(frozen=True)
 class Budget:
-    """What a step may hold.
+    """What a step may hold. Tokens that are proposed after those that decode are bounded by `prefill_tokens`, too.
 
     prefill_tokens: of prompts, while nobody decodes; it bounds a step's memory
     beside_tokens:  of prompts, while somebody does; it bounds the gap between two tokens
@@ -75,10 +75,12 @@ class Scheduler:
         """A request is over, or given up, at any moment between two steps; its pages can be used by others."""
         if request.state == "over":
             return
-        (self.running if request.state == "running" else self.waiting).remove(request)
+        was_running = request.state == "running"
+        (self.running if was_running else self.waiting).remove(request)
         self._give_back(request)
         request.state, request.proposed = "over", []
-        self._is_closed_until_an_end = False
+        if was_running:  # whoever only waited had no page to give back
+            self._is_closed_until_an_end = False
 
     def plan(self) -> list[Work]:
         """The next step's work, pages included; empty only if there are no requests."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from kaishu.engine.scheduler import Scheduler
+
 STEP_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
@@ -74,6 +76,23 @@ class Counters:
     step_seconds: float = 0.0
     own_seconds: float = 0.0
     step_histogram: list[int] = field(default_factory=lambda: [0] * (len(STEP_BOUNDS_MS) + 1))
+
+    def shown(self, scheduler: Scheduler, num_new: int) -> Statistics:
+        """All of it at this moment.
+
+        num_new: requests that the scheduler hasn't been told of
+        """
+        counted = {name: value for name, value in vars(self).items() if name != "step_histogram"}
+        return Statistics(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting) + num_new,
+            pages=scheduler.pool.num_pages,
+            held_pages=scheduler.pool.num_held,
+            cached_pages=scheduler.pool.num_cached,
+            preemptions=scheduler.preemptions,
+            **counted,
+            step_histogram=tuple(self.step_histogram),
+        )
 
     def count_step(self, executor_seconds: float, own_seconds: float) -> None:
         """One more step."""

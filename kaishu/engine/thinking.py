@@ -1,7 +1,7 @@
 """Where one output stands with its thinking, told by its tokens, and how long it may go on.
 
 Owns the count of thinking tokens and the decision to end a thought. Knows token ids only; the text of a thought is
-split off by text/channels.py. Used by core.py, which appends what is `due` without asking the model.
+split off by text/channels.py. Used by choice.py, which appends what is `due` without asking the model.
 
 A thought is what the output begins with, or what the prompt left open, up to `</think>`. Its end is forced by tokens
 that write `\\n</think>\\n\\n`, as the model ends a thought itself.
