@@ -84,7 +84,8 @@ class Choice:
         limit:  of tokens that a grammar forces; what ends a thought is short, and comes whole
         return: whether there is something
         """
-        assert self._proposal == "none", "one proposal at a time"
+        assert not self.request.proposed, "one proposal at a time"
+        self._proposal = "none"  # also where a guess was dropped
         forced: list[int] = list(self._due())
         kind: Proposal = "closing"
         if not forced and self._grammar is not None and self.thinking.place == "over":
@@ -122,6 +123,7 @@ class Choice:
     def _propose(self, kind: Proposal, token_ids: Sequence[int]) -> None:
         self._proposal, self.request.proposed = kind, list(token_ids)
         self.request.proposed_rows = kind == "guessed" or self._wants_logprobs
+        self.request.proposed_is_guess = kind == "guessed"
 
     def _due(self) -> tuple[int, ...]:
         """What has to follow a thought now: its end, or between its end and an answer of a given form the usual gap."""
@@ -131,8 +133,10 @@ class Choice:
         return self.sampler.sample(row, self._mask())
 
     def _mask(self) -> NDArray[np.uint32] | None:
-        if self._grammar is None or self.thinking.place == "inside":
+        if self._grammar is None:
             return None
+        if self.thinking.place == "inside":
+            return self._grammar.all_but_the_end()  # or there would be no answer, whose form was asked for
         allowed = self._grammar.allowed()
         start = self.thinking.start_token
         if start is not None:  # it may think first
@@ -145,7 +149,8 @@ class Choice:
         before = self.thinking.place
         text = self.output.take(token)
         self.request.token_ids.append(token.token_id)
-        self.thinking.push(token.token_id, is_blank=before == "before" and not text.strip())
+        is_blank = before == "before" and not text.strip()
+        self.thinking.push(token.token_id, is_blank=is_blank, is_layout=is_layout)
         self._gap_is_due = False
         if self._grammar is not None and self.output.finish_reason is None and not is_layout:
             if before == "inside":

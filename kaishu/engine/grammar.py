@@ -166,6 +166,13 @@ class GrammarState:
             raise self._failed("the model has no token that could come next")
         return mask
 
+    def all_but_the_end(self) -> NDArray[np.uint32]:
+        """The mask of a thought that comes before the answer: everything but the model's end tokens.
+
+        return: [ceil(V / 32)] uint32
+        """
+        return ~self._tokens.ended
+
     def accept(self, token_id: int) -> None:
         """Write one token that `allowed` has. An end token ends the answer.
 

@@ -30,6 +30,7 @@ class Request:
     wants_every_row:    logits of every position of the prompt are (still) wanted, so none may be skipped
     proposed:           tokens that probably (a draft) or certainly (forced) follow token_ids, to be computed with them
     proposed_rows:      whether the rows of what is proposed need logits
+    proposed_is_guess:  what is proposed is a draft, which may be dropped
     computed_tokens:    how many tokens have their keys and values in `pages`
     cached_tokens:      how many of the prompt's were found there when it first ran
     """
@@ -44,6 +45,7 @@ class Request:
     state: State = "waiting"
     proposed: list[int] = field(default_factory=list)
     proposed_rows: bool = True
+    proposed_is_guess: bool = False
     computed_tokens: int = 0
     cached_tokens: int | None = None
     pages: list[int] = field(default_factory=list)

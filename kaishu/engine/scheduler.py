@@ -140,6 +140,8 @@ class Scheduler:
     def _decoding_work(self, request: Request) -> Work | None:
         if request.state != "running":
             return None  # pushed out by one before it
+        if request.proposed_is_guess and not self._has_room(request, len(request.token_ids) + len(request.proposed)):
+            request.proposed = []  # nobody is pushed out for a guess
         start, end = request.computed_tokens, len(request.token_ids) + len(request.proposed)
         if not self._get_pages(request, end):
             return None
@@ -209,6 +211,10 @@ class Scheduler:
             for other in self.running
             if other.num_published <= next_page
         )
+
+    def _has_room(self, request: Request, end: int) -> bool:
+        """Whether there are pages for positions up to `end` without pushing anybody out."""
+        return -(-end // self.pool.page_tokens) - len(request.pages) <= self.pool.num_available
 
     def _get_pages(self, request: Request, end: int) -> bool:
         """Have pages for positions up to `end`, and push others out for it; False if it was pushed out itself."""

@@ -64,10 +64,11 @@ class ThinkingProgress:
         """The token that would begin a thought now; None where none can begin."""
         return self._tokens.start if self._tokens is not None and self.place == "before" else None
 
-    def push(self, token_id: int, *, is_blank: bool = False) -> None:
+    def push(self, token_id: int, *, is_blank: bool = False, is_layout: bool = False) -> None:
         """One more token of the output.
 
-        is_blank: it is white space alone, which may stand before a thought
+        is_blank:  it is white space alone, which may stand before a thought
+        is_layout: it is part of an end that was forced, and not thought
         """
         if self._tokens is None or self.place == "over":
             return
@@ -78,7 +79,7 @@ class ThinkingProgress:
                 self.place = "over"
         elif token_id == self._tokens.end:
             self.place = "over"
-        else:
+        elif not is_layout:
             self.num_tokens += 1
 
     def stop(self) -> None:

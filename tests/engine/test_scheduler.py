@@ -330,3 +330,20 @@ def test_whoever_is_pushed_out_stays_out_until_somebody_is_over() -> None:
             came_in.append(simulation.ends)
     assert second.preemptions == 1 and came_in[1:] in ([], [1])
     simulation.run()
+
+
+def test_nobody_is_pushed_out_for_a_guess() -> None:
+    """Both have their last free position in a page; the guesses of the first would need a page that the other holds."""
+    pool = PagePool(2, 4)
+    scheduler = Scheduler(pool, Budget())
+    requests = [Request(number, [number * 10 + i for i in range(3)], 3) for number in range(2)]
+    for request in requests:
+        scheduler.add(request)
+    for work in scheduler.plan():
+        work.request.token_ids.append(7)
+        scheduler.computed(work, 3)
+    requests[0].proposed, requests[0].proposed_is_guess = [1, 2, 3], True
+    works = scheduler.plan()
+    assert [(work.request, work.start, work.end) for work in works] == [(requests[0], 3, 4), (requests[1], 3, 4)]
+    assert scheduler.preemptions == 0 and requests[0].proposed == []
+    scheduler.check_invariants()
