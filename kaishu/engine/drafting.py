@@ -15,7 +15,7 @@ from kaishu.batch import Executor, SequenceTokens, pack
 from kaishu.engine.pages import PagePool
 from kaishu.engine.request import Request
 
-CHUNK_TOKENS = 512
+CHUNK_TOKENS = 128  # of a text that the smaller model has to read before it can guess
 
 
 class _Drafted:
@@ -42,13 +42,28 @@ class Drafting:
     def guess(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
         """For each request, so many tokens that may follow; none where there are no pages for them."""
         guesses: list[list[int]] = [[] for _ in wanted]
-        left = [i for i, (request, count) in enumerate(wanted) if self._make_room(request, count)]
+        fits = [i for i, (request, count) in enumerate(wanted) if self._make_room(request, count)]
+        left = [i for i in fits if self._missing_tokens(wanted[i][0]) <= CHUNK_TOKENS]
+        if behind := [wanted[i][0] for i in fits if i not in left]:
+            self._catch_up(behind[0])
         while left:
             rows = self._next_rows([(wanted[i][0], guesses[i]) for i in left])
             for i, row in zip(left, rows, strict=True):
                 guesses[i].append(int(row[: self._num_token_ids].argmax()))
             left = [i for i in left if len(guesses[i]) < wanted[i][1]]
         return guesses
+
+    def _missing_tokens(self, request: Request) -> int:
+        """How many of a request's tokens the smaller model hasn't computed."""
+        return len(request.token_ids) - _common(self._drafted[request].computed, request.token_ids)
+
+    def _catch_up(self, request: Request) -> None:
+        """Compute one chunk of a long text, of which nothing is guessed yet: so no step of the engine takes long."""
+        drafted, token_ids = self._drafted[request], request.token_ids
+        start = _common(drafted.computed, token_ids)
+        end = min(len(token_ids), start + CHUNK_TOKENS)
+        self._executor.step(pack([SequenceTokens(token_ids[start:end], start, drafted.pages, ())]))
+        drafted.computed = token_ids[:end]
 
     def forget(self, request: Request) -> None:
         """A request is over."""
@@ -67,23 +82,14 @@ class Drafting:
 
     def _next_rows(self, texts: Sequence[tuple[Request, list[int]]]) -> NDArray[np.float32]:
         """The logits after each request's tokens and what was guessed for it."""
-        while True:
-            works, room = [], CHUNK_TOKENS
-            for request, guessed in texts:
-                drafted = self._drafted[request]
-                token_ids = request.token_ids + guessed
-                start = min(_common(drafted.computed, token_ids), len(token_ids) - 1)
-                end = min(len(token_ids), start + max(room, 1))
-                room -= end - start
-                works.append(SequenceTokens(token_ids[start:end], start, drafted.pages, (-1,)))
-                drafted.computed = token_ids[:end]
-            rows = self._executor.step(pack(works))
-            whole = all(
-                len(self._drafted[request].computed) == len(request.token_ids) + len(guessed)
-                for request, guessed in texts
-            )
-            if whole:
-                return rows
+        works = []
+        for request, guessed in texts:
+            drafted = self._drafted[request]
+            token_ids = request.token_ids + guessed
+            start = min(_common(drafted.computed, token_ids), len(token_ids) - 1)
+            works.append(SequenceTokens(token_ids[start:], start, drafted.pages, (-1,)))
+            drafted.computed = token_ids
+        return self._executor.step(pack(works))
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:

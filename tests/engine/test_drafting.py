@@ -65,6 +65,14 @@ def test_it_guesses_the_likeliest_of_several_texts_also_long_ones_and_after_wron
     drafting = Drafting(executor, 10, 5000)
     texts = [[1, 2, 3], list(range(10)) * 120, [7]]
     requests = [Request(number, text, len(text)) for number, text in enumerate(texts)]
+    missing, calls = len(texts[1]), 0
+    while missing > CHUNK_TOKENS:  # a call reads one chunk of a long text, and guesses for the others meanwhile
+        before = sum(len(step.token_ids) for step in executor.steps)
+        short, long, other = drafting.guess([(request, 1) for request in requests])
+        assert (short, long, other) == (expected(texts[0], 1), [], expected(texts[2], 1))
+        assert sum(len(step.token_ids) for step in executor.steps) - before <= CHUNK_TOKENS + 4
+        missing, calls = missing - CHUNK_TOKENS, calls + 1
+    assert calls == len(texts[1]) // CHUNK_TOKENS
     for more in ([3, 3], [4], [5, 6, 7, 8], []):
         wanted = [(request, count) for request, count in zip(requests, (1, 5, 3), strict=True)]
         assert drafting.guess(wanted) == [expected(request.token_ids, count) for request, count in wanted]
