@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,5 +147,32 @@ class KeepsPages(Protocol):
         """Put contents into pages, which need not be those that they came from.
 
         contents: [n, page_bytes] uint8, from `read_pages` of an executor of the same form and weights
+        """
+        ...
+
+
+class Likeliest(NamedTuple):
+    """The likeliest tokens of one row of logits, so that few who choose one need the row itself.
+
+    is_finite: whether all logits are; if not, nothing is listed
+    ids:       likeliest first, equal ones by id; all tokens of the row, or those before which no other comes
+    logits:    theirs
+    """
+
+    is_finite: bool
+    ids: list[int]
+    logits: list[float]
+
+
+@runtime_checkable
+class FindsLikeliest(Protocol):
+    """An executor that finds the likeliest tokens faster than whoever gets the logits could."""
+
+    def likeliest(self, logits: NDArray[np.float32], num_token_ids: int) -> list[Likeliest]:
+        """Look through rows of logits.
+
+        logits:        [R, V] float32, from `step`
+        num_token_ids: the ids from here on count for nothing
+        return:        R lists
         """
         ...

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kaishu.batch import TokenBatch
+from kaishu.batch import Likeliest, TokenBatch
 from kaishu.checkpoint import Checkpoint
 from kaishu.cpu.buffers import StepBuffers, num_stages
 from kaishu.cpu.kernels import Entry, Kernels, kernel_folder
@@ -40,11 +40,13 @@ STEP_PROBLEMS = {  # what plan_step returns; not in its own file, which would im
     -3: "the page table has only pages that exist",
     -4: "logits are wanted only for rows of the step",
 }
+LIKELIEST = Entry("likeliest", "kaishu.cpu.likeliest", "likeliest", (None,) * 10)
+LISTED, LISTED_BLOCK = 64, 64  # as in likeliest.py, which would import Numba
 PLAN_STEP = Entry("plan_step", "kaishu.cpu.step_plan", "plan_step", (MODEL, STEP, None, None, None, None))
 
 
 class CpuExecutor:
-    """Computes steps with compiled kernels. Satisfies kaishu.batch.Executor and KeepsPages.
+    """Computes steps with compiled kernels. Satisfies kaishu.batch.Executor, KeepsPages and FindsLikeliest.
 
     A row's logits are the same bits whoever else is in the step, however a prompt was cut into steps, in whichever
     pages it lies and on however many threads.
@@ -70,7 +72,7 @@ class CpuExecutor:
         assert page_tokens % (2 * layout.lanes) == 0 and SEGMENT % page_tokens == 0, "whole blocks, whole segments"
         self._layout, self._memory, self._ranks = layout, memory, ranks
         self._forward = kernels.load(FORWARD[kv])  # now, and not with the first token
-        self._plan_step = kernels.load(PLAN_STEP)
+        self._plan_step, self._likeliest = kernels.load(PLAN_STEP), kernels.load(LIKELIEST)
         weakref.finalize(self, ranks.close)  # or the threads of every model of a process would wait until its end
         self._num_pages, self._page_tokens, self._tile_rows = num_pages, page_tokens, current_target().tokens
         self._pages, memories = allocate_pages(layout.config, num_pages, page_tokens, kv)
@@ -189,6 +191,29 @@ class CpuExecutor:
         mean = np.mean(np.square(x), axis=-1, keepdims=True)  # [R, 1]
         normed: NDArray[np.float32] = x * (np.float32(1) / np.sqrt(mean + np.float32(config.rms_norm_eps))) * weight
         return normed
+
+    def likeliest(self, logits: NDArray[np.float32], num_token_ids: int) -> list[Likeliest]:
+        """Find the likeliest tokens of rows, LISTED of each if there are so many.
+
+        logits: [R, V] float32, from `step`
+        return: R lists
+        """
+        count, listed = len(logits), min(LISTED, num_token_ids)
+        if logits.strides[1:] != (logits.itemsize,) or logits.dtype != np.float32:
+            logits = np.ascontiguousarray(logits, np.float32)
+        ranks = min(count, self._ranks.count)
+        maxima = np.empty((ranks, -(-num_token_ids // LISTED_BLOCK)), np.float32)
+        values, ids = np.empty((count, LISTED), np.float32), np.empty((count, LISTED), np.int32)
+        finite = np.empty(count, np.int32)
+        self._shared[COUNTERS:] = 0
+        kernel, shared, width = self._likeliest, address(self._shared), logits.strides[0] // logits.itemsize
+        records = logits.ctypes.data, width, count, num_token_ids, *map(address, (maxima, values, ids, finite))
+        if ranks > 1:
+            self._ranks.run(lambda rank: kernel(rank, shared, *records))
+        else:
+            kernel(0, shared, *records)
+        lists = zip(finite.tolist(), ids[:, :listed].tolist(), values[:, :listed].tolist(), strict=True)
+        return [Likeliest(True, *found) if is_finite else Likeliest(False, [], []) for is_finite, *found in lists]
 
     def _compute(self, batch: TokenBatch) -> NDArray[np.float32]:
         """Run the kernels; what they leave is in the buffers until the next step.

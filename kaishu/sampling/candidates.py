@@ -11,17 +11,17 @@ Owns temperature, top-k, top-p and min-p. The definition, which tests/sampling/d
 Every rule keeps a beginning of the sorted list, so the order of 2 and 4 doesn't matter for what is kept, and often a
 short beginning is all that must be looked at. Where it isn't, because nothing was cut or because top-p's edge depends
 on the sum of all weights, a token is proposed cheaply and kept or thrown away by the definition (rejection sampling,
-von Neumann, 1951): the result has exactly the distribution above, and most draws never need the sum. Made by
-sampler.py for each draw.
+von Neumann, 1951): the result has exactly the distribution above, and most draws never need the sum. Called by
+sampler.py for each draw; where a few tokens are all that matters, listed.py draws.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
+from kaishu.sampling.listed import MOST_LISTED, Rules, draw_listed
 from kaishu.sampling.logit_row import BLOCK, LikeliestTokens, LogitRow, Values
 from kaishu.sampling.mass import Mass
 
@@ -31,26 +31,25 @@ GROWTH = 16
 SMALLEST_SHARE_TO_PROPOSE_FROM_ALL = 0.5
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What a request asks for, with neutral values filled in: top_k 0, top_p 1 and min_p 0 keep everything."""
-
-    temperature: float
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
+def drawn(row: LogitRow, rules: Rules, random: np.random.Generator) -> int:
+    """One token of a row, in whichever way is the shortest; arguments as for Candidates."""
+    likeliest = _first_look(row, rules)
+    if rules.keep_a_list and len(likeliest.ids) <= MOST_LISTED:
+        return draw_listed(likeliest.ids.tolist(), likeliest.values.tolist(), rules, random)
+    return Candidates(row, rules, likeliest).draw(random)
 
 
 class Candidates:
     """The tokens of one row that may be drawn.
 
-    row:   the logits after biases, penalties and whatever forbids tokens
-    rules: temperature above 0
+    row:       the logits after biases, penalties and whatever forbids tokens
+    rules:     temperature above 0
+    likeliest: the row's, as far as they are known already
     """
 
-    def __init__(self, row: LogitRow, rules: Rules) -> None:
+    def __init__(self, row: LogitRow, rules: Rules, likeliest: LikeliestTokens | None = None) -> None:
         self._top_p = rules.top_p
-        likeliest = _first_look(row, rules)
+        likeliest = _first_look(row, rules) if likeliest is None else likeliest
         mass = Mass(row, likeliest, rules.temperature)
         if likeliest.is_all:
             # Nothing outside the list counts, so that top-p's edge is known at once.
@@ -138,10 +137,7 @@ def _first_look(row: LogitRow, rules: Rules) -> LikeliestTokens:
     if rules.top_k > 0:
         return row.likeliest(rules.top_k).first(rules.top_k)
     if rules.min_p > 0.0:
-        # A little lower than needed, because the rule itself is applied to weights, which are rounded.
-        reach = rules.temperature * math.log(rules.min_p)
-        slack = 1e-9 * (abs(row.highest) + abs(reach)) + 1e-15 * rules.temperature
-        return row.at_least(row.highest + reach - slack)
+        return row.at_least(rules.lowest(row.highest))
     return row.likeliest(FIRST_LOOK)
 
 

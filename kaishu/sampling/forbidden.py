@@ -6,7 +6,7 @@ allows, they give way, because the text can't go on but by ending. Asked by samp
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,11 @@ class ForbiddenTokens:
         self.absent: Ids = _sorted(absent)
         self._early: Ids = _sorted(absent | ends | set(params.stop_token_ids))
         self._later: Ids = _sorted(absent | ends) if params.ignore_eos else self.absent
+        self._early_set, self._later_set = frozenset(self._early.tolist()), frozenset(self._later.tolist())
+
+    def without_mask(self, num_taken: int) -> Set[int]:
+        """The tokens that are forbidden where no grammar has a say; arguments as for `rule`."""
+        return self._early_set if num_taken < self._min_tokens else self._later_set
 
     def rule(self, num_taken: int, mask: Mask | None) -> TokensLeft:
         """What is left to choose from.

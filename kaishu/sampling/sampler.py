@@ -16,9 +16,18 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kaishu.sampling.candidates import Candidates, Rules
+from kaishu.batch import Likeliest
+from kaishu.sampling.candidates import drawn
 from kaishu.sampling.forbidden import ForbiddenTokens, Mask
-from kaishu.sampling.log_probabilities import SampledToken, checked_row, row_of_tokens, scanned_row, with_logprobs
+from kaishu.sampling.listed import Rules, beginning, draw_listed
+from kaishu.sampling.log_probabilities import (
+    SampledToken,
+    checked_row,
+    not_finite,
+    row_of_tokens,
+    scanned_row,
+    with_logprobs,
+)
 from kaishu.sampling.logit_row import Float32Row, Ids, LogitRow, Values
 from kaishu.sampling.params import SamplingParams
 from kaishu.sampling.penalties import ChangedLogits
@@ -63,16 +72,24 @@ class Sampler:
         self._num_taken = 0
         self._random = np.random.Generator(np.random.PCG64(_seed_of(params.seed, choice)))
 
-    def sample(self, logits: NDArray[np.float32], allowed: Mask | None = None) -> SampledToken:
+    def sample(
+        self, logits: NDArray[np.float32], allowed: Mask | None = None, likeliest: Likeliest | None = None
+    ) -> SampledToken:
         """Choose the next token and remember it.
 
-        logits:  [V] float32, one row from the executor; left as it is
-        allowed: [W] uint32 or int32, W ≥ num_token_ids / 32: a grammar's mask, bit i % 32 of word i // 32 says whether
-                 token i may come. What it allows comes before min_tokens and ignore_eos, if they leave nothing of it
-        return:  the token; log probabilities are taken from `logits` as they came, before any rule
-        raises:  NumericalError if a logit is NaN or infinite, or if every token is forbidden
+        logits:    [V] float32, one row from the executor; left as it is
+        allowed:   [W] uint32 or int32, W ≥ num_token_ids / 32: a grammar's mask, bit i % 32 of word i // 32 says if
+                   token i may come. What it allows comes before min_tokens and ignore_eos, if they leave nothing of it
+        likeliest: the row's likeliest tokens, if somebody knows them; the token is the same one without
+        return:    the token; log probabilities are taken from `logits` as they came, before any rule
+        raises:    NumericalError if a logit is NaN or infinite, or if every token is forbidden
         """
-        row, maxima = scanned_row(logits, self._num_token_ids)
+        if likeliest is not None:
+            if not likeliest.is_finite:
+                raise not_finite()
+            if allowed is None and (token_id := self._of_listed(likeliest)) is not None:
+                return self._taken(token_id, None)
+        row, maxima = scanned_row(logits, self._num_token_ids, is_finite=likeliest is not None)
         left = self._forbidden.rule(self._num_taken, allowed)
         if left.count == 1:
             return self._taken(left.only_one(), row)
@@ -95,6 +112,21 @@ class Sampler:
             kept[hidden] = before
         return self._taken(token_id, row)
 
+    def _of_listed(self, likeliest: Likeliest) -> int | None:
+        """return: the next token, if a row's likeliest tokens suffice to choose it"""
+        forbidden = self._forbidden.without_mask(self._num_taken)
+        if self.params.logprobs is not None or len(self._changed) or self._num_token_ids - len(forbidden) <= 1:
+            return None
+        ids, logits, is_greedy = likeliest.ids, likeliest.logits, self.params.temperature == 0.0
+        are_all = len(ids) == self._num_token_ids
+        if forbidden and not forbidden.isdisjoint(ids[:1] if is_greedy else ids):
+            left = [place for place, token_id in enumerate(ids) if token_id not in forbidden]
+            ids, logits = [ids[place] for place in left], [logits[place] for place in left]
+        if not ids or is_greedy:
+            return ids[0] if ids else None
+        count = beginning(logits, self._rules, are_all=are_all)
+        return None if count is None else draw_listed(ids[:count], logits[:count], self._rules, self._random)
+
     def _chosen(
         self, kept: Float32Row, ids: Ids | None, values: Values | None, maxima: Float32Row | None = None
     ) -> tuple[int, LogitRow | None]:
@@ -102,7 +134,7 @@ class Sampler:
         if self.params.temperature == 0.0:
             return _likeliest(kept, ids, values), None
         prepared = LogitRow(kept, ids, values, maxima=maxima)
-        return Candidates(prepared, self._rules).draw(self._random), prepared
+        return drawn(prepared, self._rules, self._random), prepared
 
     def take(self, token_id: int, logits: NDArray[np.float32] | None = None) -> SampledToken:
         """Remember a token that was decided elsewhere, by a grammar or by the end of a thinking budget.

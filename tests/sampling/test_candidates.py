@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kaishu.sampling.candidates import Candidates, Rules
+from kaishu.sampling.candidates import Candidates
+from kaishu.sampling.listed import Rules
 from kaishu.sampling.logit_row import LogitRow
 from tests.sampling.definition import chi_square_is_small, distribution, either_side
 
