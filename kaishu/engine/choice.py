@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from kaishu.batch import Likeliest
 from kaishu.engine.grammar import GrammarState
 from kaishu.engine.output import Output
 from kaishu.engine.request import Request
@@ -52,11 +53,12 @@ class Choice:
         self._gap_is_due = False
         self._wants_logprobs = sampler.params.logprobs is not None
 
-    def advance(self, rows: NDArray[np.float32]) -> list[Piece]:
+    def advance(self, rows: NDArray[np.float32], likeliest: Sequence[Likeliest] | None = None) -> list[Piece]:
         """Take as many tokens as a step's rows decide; at least one.
 
-        rows:   [R, V] float32: of the newest token and of what was proposed after it, or the last of these alone
-        raises: NumericalError, InvalidRequestError from a grammar that can't be followed
+        rows:      [R, V] float32: of the newest token and of what was proposed after it, or the last of these alone
+        likeliest: each row's likeliest tokens, where they are known
+        raises:    NumericalError, InvalidRequestError from a grammar that can't be followed
         """
         proposed, kind = self.request.proposed, self._proposal
         self.request.proposed, self._proposal = [], "none"
@@ -64,7 +66,7 @@ class Choice:
         right = 0
         for index, token_id in enumerate(proposed):
             if kind == "guessed":
-                token = self._sampled(rows[index])
+                token = self._sampled(rows, likeliest, index)
             else:
                 token = self.sampler.take(token_id, rows[index] if self._wants_logprobs else None)
             pieces.append(self._append(token, is_layout=kind == "closing"))
@@ -73,7 +75,7 @@ class Choice:
             if self.output.finish_reason is not None or not is_certain:
                 break
         else:
-            pieces.append(self._append(self._sampled(rows[-1])))
+            pieces.append(self._append(self._sampled(rows, likeliest, -1)))
         if kind == "guessed" and self.guessing is not None:
             self.guessing.saw(len(proposed), right)
         return pieces
@@ -129,8 +131,8 @@ class Choice:
         """What has to follow a thought now: its end, or between its end and an answer of a given form the usual gap."""
         return self.thinking.gap if self._gap_is_due else self.thinking.due()
 
-    def _sampled(self, row: NDArray[np.float32]) -> SampledToken:
-        return self.sampler.sample(row, self._mask())
+    def _sampled(self, rows: NDArray[np.float32], likeliest: Sequence[Likeliest] | None, index: int) -> SampledToken:
+        return self.sampler.sample(rows[index], self._mask(), None if likeliest is None else likeliest[index])
 
     def _mask(self) -> NDArray[np.uint32] | None:
         if self._grammar is None:

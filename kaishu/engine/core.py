@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kaishu.batch import Executor
+from kaishu.batch import Executor, FindsLikeliest
 from kaishu.engine.admission import Admission
 from kaishu.engine.choice import MOST_FORCED, Choice
 from kaishu.engine.drafting import Drafting
@@ -28,7 +28,7 @@ from kaishu.engine.pages import PagePool
 from kaishu.engine.request import Request
 from kaishu.engine.scheduler import Budget, Scheduler, Work
 from kaishu.engine.statistics import Counters, Statistics
-from kaishu.engine.step import Rows, compute
+from kaishu.engine.step import Rows, WorkRows, compute, cut_apart
 from kaishu.engine.stream import ChoiceEnd, RequestEnd, Stream, TextPiece
 from kaishu.errors import QueueFullError
 from kaishu.results import Timing, Usage
@@ -82,6 +82,7 @@ class EngineCore:
             tokenizer, limits, vocab_size=executor.vocab_size, tag=tag, looks_up=looks_up, has_draft=has_draft
         )
         self._drafting = drafting
+        self._finder = executor if isinstance(executor, FindsLikeliest) else None
         self._lock = threading.Lock()  # around what other threads may change: the four below
         self._new: deque[Running] = deque()
         self._calls: deque[Callable[[], None]] = deque()
@@ -137,19 +138,15 @@ class EngineCore:
         touched = self._let_in()
         self._propose()
         works = self._scheduler.plan() if self._running else []
-        begin = self._clock()
-        computed: list[tuple[Work, Rows | None]] = []
-        error: Exception | None = None
+        begin = end = self._clock()
+        computed: list[WorkRows] = []
         try:
-            computed = compute(self.executor, works, self._wants_hidden)
+            runs = compute(self.executor, works, self._wants_hidden)
+            end = self._clock()
+            computed = cut_apart(runs, self._finder, self._limits.num_token_ids, self._is_sampled)
         except Exception as problem:  # a bug, or no memory: whoever was in the step fails, nobody else
-            error = problem
-        end = self._clock()
-        if error is not None:
-            self._fail_all([work.request for work in works], error)
-        for work, rows in computed:
-            if work.request.state == "running":
-                touched.append(self._take(work, rows))
+            self._fail_all([work.request for work in works], problem)
+        touched += [self._take(one) for one in computed if one.work.request.state == "running"]
         self._count_waiting()
         if works:
             self._counters.count_step(end - begin, self._clock() - start - (end - begin))
@@ -241,16 +238,20 @@ class EngineCore:
         job = self._of_request[request][0].job
         return isinstance(job, Read) and job.wants == "last_hidden"
 
-    def _take(self, work: Work, rows: Rows | None) -> Stream:
+    def _is_sampled(self, request: Request) -> bool:
+        return not request.wants_every_row and isinstance(self._of_request[request][0].job, Generate)
+
+    def _take(self, computed: WorkRows) -> Stream:
         """One request's part of a step's result."""
+        work = computed.work
         running, index = self._of_request[work.request]
         if not running.is_counted:
             self._count_prompt(running)
         try:
             if isinstance(running.job, Read):
-                self._read(running, work, rows)
+                self._read(running, work, computed.rows)
             else:
-                self._generate(running, index, work, rows)
+                self._generate(running, index, computed)
         except Exception as problem:
             return self._fail(running, problem)
         return running.stream
@@ -271,8 +272,9 @@ class EngineCore:
             self._counters.finished += 1
             running.stream.end()
 
-    def _generate(self, running: Running, index: int, work: Work, rows: Rows | None) -> None:
-        request, known = work.request, len(work.request.token_ids)
+    def _generate(self, running: Running, index: int, computed: WorkRows) -> None:
+        work, request, rows = computed.work, computed.work.request, computed.rows
+        known = len(request.token_ids)
         if rows is not None and request.wants_every_row:
             rows = self._keep_prompt_logprobs(running, work, rows)
         if rows is None or not len(rows) or work.end < known:
@@ -280,7 +282,7 @@ class EngineCore:
             return
         now = self._clock()
         choice = running.choices[index]
-        pieces = choice.advance(rows)
+        pieces = choice.advance(rows, computed.likeliest)
         running.first_token, running.last_token = running.first_token or now, now
         self._counters.output_tokens += len(pieces)
         self._scheduler.computed(work, known + len(pieces) - 1)
