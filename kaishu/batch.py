@@ -168,11 +168,12 @@ class Likeliest(NamedTuple):
 class FindsLikeliest(Protocol):
     """An executor that finds the likeliest tokens faster than whoever gets the logits could."""
 
-    def likeliest(self, logits: NDArray[np.float32], num_token_ids: int) -> list[Likeliest]:
+    def likeliest(self, logits: NDArray[np.float32], rows: Sequence[int], num_token_ids: int) -> list[Likeliest]:
         """Look through rows of logits.
 
         logits:        [R, V] float32, from `step`
+        rows:          which of them
         num_token_ids: the ids from here on count for nothing
-        return:        R lists
+        return:        a list for each of `rows`
         """
         ...

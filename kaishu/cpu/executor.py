@@ -40,7 +40,7 @@ STEP_PROBLEMS = {  # what plan_step returns; not in its own file, which would im
     -3: "the page table has only pages that exist",
     -4: "logits are wanted only for rows of the step",
 }
-LIKELIEST = Entry("likeliest", "kaishu.cpu.likeliest", "likeliest", (None,) * 10)
+LIKELIEST = Entry("likeliest", "kaishu.cpu.likeliest", "likeliest", (None,) * 11)
 LISTED, LISTED_BLOCK = 64, 64  # as in likeliest.py, which would import Numba
 PLAN_STEP = Entry("plan_step", "kaishu.cpu.step_plan", "plan_step", (MODEL, STEP, None, None, None, None))
 
@@ -192,13 +192,14 @@ class CpuExecutor:
         normed: NDArray[np.float32] = x * (np.float32(1) / np.sqrt(mean + np.float32(config.rms_norm_eps))) * weight
         return normed
 
-    def likeliest(self, logits: NDArray[np.float32], num_token_ids: int) -> list[Likeliest]:
-        """Find the likeliest tokens of rows, LISTED of each if there are so many.
+    def likeliest(self, logits: NDArray[np.float32], rows: Sequence[int], num_token_ids: int) -> list[Likeliest]:
+        """Find the likeliest tokens of some rows, LISTED of each if there are so many.
 
         logits: [R, V] float32, from `step`
-        return: R lists
+        return: a list for each of `rows`
         """
-        count, listed = len(logits), min(LISTED, num_token_ids)
+        count, listed, wanted = len(rows), min(LISTED, num_token_ids), np.array(rows, np.int32)
+        assert all(0 <= row < len(logits) for row in rows), "rows of these logits"
         if logits.strides[1:] != (logits.itemsize,) or logits.dtype != np.float32:
             logits = np.ascontiguousarray(logits, np.float32)
         ranks = min(count, self._ranks.count)
@@ -207,13 +208,14 @@ class CpuExecutor:
         finite = np.empty(count, np.int32)
         self._shared[COUNTERS:] = 0
         kernel, shared, width = self._likeliest, address(self._shared), logits.strides[0] // logits.itemsize
-        records = logits.ctypes.data, width, count, num_token_ids, *map(address, (maxima, values, ids, finite))
+        found = map(address, (maxima, values, ids, finite))
+        records = logits.ctypes.data, width, address(wanted), count, num_token_ids, *found
         if ranks > 1:
             self._ranks.run(lambda rank: kernel(rank, shared, *records))
         else:
             kernel(0, shared, *records)
         lists = zip(finite.tolist(), ids[:, :listed].tolist(), values[:, :listed].tolist(), strict=True)
-        return [Likeliest(True, *found) if is_finite else Likeliest(False, [], []) for is_finite, *found in lists]
+        return [Likeliest(True, *own) if is_finite else Likeliest(False, [], []) for is_finite, *own in lists]
 
     def _compute(self, batch: TokenBatch) -> NDArray[np.float32]:
         """Run the kernels; what they leave is in the buffers until the next step.

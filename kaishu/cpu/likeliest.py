@@ -22,10 +22,11 @@ BLOCK = 64  # tokens, in four cache lines
 
 
 @njit(**KERNEL)
-def likeliest(rank, shared, logits, width, rows, tokens, maxima, values, ids, finite):
+def likeliest(rank, shared, logits, width, wanted, rows, tokens, maxima, values, ids, finite):
     """List the likeliest tokens of the rows that this rank claims, likeliest first, equal ones by id.
 
-    logits: the address of [rows, width] float32, of whose rows the first `tokens` count
+    logits: the address of float32, row by row, `width` from one row to the next, of which the first `tokens` count
+    wanted: the address of [rows] int32: which rows
     maxima: the address of [ranks, tokens / BLOCK rounded up] float32, for each rank's own use
     values: the address of [rows, LISTED] float32, which get the logits
     ids:    the address of [rows, LISTED] int32, their tokens; fewer than LISTED if there are fewer tokens
@@ -34,7 +35,7 @@ def likeliest(rank, shared, logits, width, rows, tokens, maxima, values, ids, fi
     own = floats_at(maxima + rank * ((tokens + BLOCK - 1) // BLOCK) * 4)
     row = claim(shared, 0, 1)
     while row < rows:
-        at = moved(floats_at(logits), row * width)
+        at = moved(floats_at(logits), int32_at(wanted)[row] * width)
         int32_at(finite)[row] = keep_maxima(at, tokens, own)
         if int32_at(finite)[row]:
             list_row(at, tokens, own, floats_at(values + row * LISTED * 4), int32_at(ids + row * LISTED * 4))

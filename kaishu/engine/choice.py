@@ -53,6 +53,11 @@ class Choice:
         self._gap_is_due = False
         self._wants_logprobs = sampler.params.logprobs is not None
 
+    @property
+    def wants_likeliest(self) -> bool:
+        """Whether the next tokens can probably be chosen by their rows' likeliest tokens alone."""
+        return self.sampler.wants_likeliest and (self._grammar is None or self.thinking.place == "inside")
+
     def advance(self, rows: NDArray[np.float32], likeliest: Sequence[Likeliest] | None = None) -> list[Piece]:
         """Take as many tokens as a step's rows decide; at least one.
 

@@ -143,7 +143,7 @@ class EngineCore:
         try:
             runs = compute(self.executor, works, self._wants_hidden)
             end = self._clock()
-            computed = cut_apart(runs, self._finder, self._limits.num_token_ids, self._is_sampled)
+            computed = cut_apart(runs, self._finder, self._limits.num_token_ids, self._wants_likeliest)
         except Exception as problem:  # a bug, or no memory: whoever was in the step fails, nobody else
             self._fail_all([work.request for work in works], problem)
         touched += [self._take(one) for one in computed if one.work.request.state == "running"]
@@ -238,8 +238,9 @@ class EngineCore:
         job = self._of_request[request][0].job
         return isinstance(job, Read) and job.wants == "last_hidden"
 
-    def _is_sampled(self, request: Request) -> bool:
-        return not request.wants_every_row and isinstance(self._of_request[request][0].job, Generate)
+    def _wants_likeliest(self, request: Request) -> bool:
+        running, index = self._of_request[request]
+        return bool(running.choices) and not request.wants_every_row and running.choices[index].wants_likeliest
 
     def _take(self, computed: WorkRows) -> Stream:
         """One request's part of a step's result."""

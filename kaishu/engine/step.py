@@ -1,13 +1,14 @@
 """One step: planned work becomes a batch, and the batch's result each request's rows.
 
-Owns packing and cutting apart. Knows what requests are no more than scheduler.py does; which rows are sampled from, and
-so have their likeliest tokens looked for, it is told. Used by core.py.
+Owns packing and cutting apart. Knows what requests are no more than scheduler.py does; whose likeliest tokens should be
+looked for it is told. Used by core.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ class WorkRows:
     """One work with its rows, in the order of its wants_logits.
 
     rows:      [R, V] float32, logits, or [1, D] float32, the hidden state; None where it wants none
-    likeliest: the likeliest tokens of R rows, if they were looked for
+    likeliest: the likeliest tokens of each row, if they were looked for
     """
 
     work: Work
@@ -47,26 +48,25 @@ def compute(executor: Executor, works: Sequence[Work], wants_hidden: Callable[[R
 
 
 def cut_apart(
-    runs: Sequence[Run], finder: FindsLikeliest | None, num_token_ids: int, is_sampled: Callable[[Request], bool]
+    runs: Sequence[Run], finder: FindsLikeliest | None, num_token_ids: int, wants_likeliest: Callable[[Request], bool]
 ) -> list[WorkRows]:
     """Give each work its rows.
 
-    runs:          from `compute`
-    finder:        who finds the likeliest tokens; None where nobody can
-    num_token_ids: ids from here on have no token
-    is_sampled:    whether a request's rows are all for choosing tokens; beside others, of which there may be many more,
-                   nothing is looked for
+    runs:            from `compute`
+    finder:          who finds the likeliest tokens; None where nobody can
+    num_token_ids:   ids from here on have no token
+    wants_likeliest: whether a request's rows should come with their likeliest tokens
     """
     computed: list[WorkRows] = []
     for works, rows in runs:
-        likeliest, first = None, 0
-        if finder is not None and len(rows) and all(is_sampled(work.request) for work in works):
-            likeliest = finder.likeliest(rows, num_token_ids)
-        for work in works:
-            end = first + len(work.wants_logits)
-            own = None if likeliest is None else likeliest[first:end]
-            computed.append(WorkRows(work, rows[first:end] if work.wants_logits else None, own))
-            first = end
+        ends = list(accumulate(len(work.wants_logits) for work in works))
+        owned = [range(end - len(work.wants_logits), end) for work, end in zip(works, ends, strict=True)]
+        wanted = [finder is not None and wants_likeliest(work.request) for work in works]
+        listed = [row for own, is_wanted in zip(owned, wanted, strict=True) if is_wanted for row in own]
+        found = iter(finder.likeliest(rows, listed, num_token_ids) if finder is not None and listed else ())
+        for work, own, is_wanted in zip(works, owned, wanted, strict=True):
+            likeliest = list(islice(found, len(own))) if is_wanted else None
+            computed.append(WorkRows(work, rows[own.start : own.stop] if own else None, likeliest))
     return computed
 
 

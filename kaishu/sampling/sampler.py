@@ -72,6 +72,12 @@ class Sampler:
         self._num_taken = 0
         self._random = np.random.Generator(np.random.PCG64(_seed_of(params.seed, choice)))
 
+    @property
+    def wants_likeliest(self) -> bool:
+        """Whether a row's likeliest tokens alone probably tell the next token, where no grammar has a say."""
+        is_by_rank = self.params.temperature == 0.0 or self._rules.keep_a_list
+        return is_by_rank and self.params.logprobs is None and not len(self._changed)
+
     def sample(
         self, logits: NDArray[np.float32], allowed: Mask | None = None, likeliest: Likeliest | None = None
     ) -> SampledToken:
@@ -115,7 +121,7 @@ class Sampler:
     def _of_listed(self, likeliest: Likeliest) -> int | None:
         """return: the next token, if a row's likeliest tokens suffice to choose it"""
         forbidden = self._forbidden.without_mask(self._num_taken)
-        if self.params.logprobs is not None or len(self._changed) or self._num_token_ids - len(forbidden) <= 1:
+        if not self.wants_likeliest or self._num_token_ids - len(forbidden) <= 1:
             return None
         ids, logits, is_greedy = likeliest.ids, likeliest.logits, self.params.temperature == 0.0
         are_all = len(ids) == self._num_token_ids

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kaishu.batch import Likeliest
 from kaishu.engine.request import Request
 from kaishu.engine.scheduler import Work
-from kaishu.engine.step import compute
+from kaishu.engine.step import compute, cut_apart
 from tests.scripted import ScriptedExecutor, state_of
 
 
@@ -21,9 +27,11 @@ def test_rows_are_cut_apart_as_they_were_wanted() -> None:
         work(2, [6, 1], [2], 0, 2, range(1, 2)),
         work(3, [2, 2], [3], 0, 4, range(1, 4)),  # with what is proposed
     ]
-    computed = compute(executor, works, lambda request: request.number == 2)
-    assert [one.request.number for one, _ in computed] == [0, 1, 3, 2]
-    rows = {one.request.number: rows for one, rows in computed}
+    runs = compute(executor, works, lambda request: request.number == 2)
+    computed = cut_apart(runs, None, 10, lambda request: True)
+    assert [one.work.request.number for one in computed] == [0, 1, 3, 2]
+    assert all(one.likeliest is None for one in computed)
+    rows = {one.work.request.number: one.rows for one in computed}
     assert rows[0] is not None and rows[0].argmax(1).tolist() == [6] and rows[1] is None
     assert rows[3] is not None and rows[3].argmax(1).tolist() == [4, (4 + 7) % 10, (4 + 7 + 8) % 10]
     assert rows[2] is not None and rows[2].tolist() == [state_of([6, 1]).tolist()]
@@ -33,3 +41,38 @@ def test_rows_are_cut_apart_as_they_were_wanted() -> None:
 def test_without_work_nothing_is_computed() -> None:
     executor = ScriptedExecutor(lambda context: 0, vocab_size=10)
     assert compute(executor, [], lambda request: False) == [] and executor.steps == []
+    assert cut_apart([], ListsFirst(), 10, lambda request: True) == []
+
+
+class ListsFirst:
+    """A finder that lists only the largest logit of a row, and keeps which rows it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+
+    def likeliest(self, logits: NDArray[np.float32], rows: Sequence[int], num_token_ids: int) -> list[Likeliest]:
+        self.asked.append(list(rows))
+        counted = logits[:, :num_token_ids]
+        return [Likeliest(True, [int(counted[row].argmax())], [float(counted[row].max())]) for row in rows]
+
+
+def test_the_likeliest_tokens_are_looked_for_once_and_where_they_are_wanted() -> None:
+    executor = ScriptedExecutor(lambda context: sum(context) % 10, vocab_size=10, page_tokens=4)
+    works = [
+        work(0, [1, 2, 3], [0], 0, 3, range(2, 3)),
+        work(1, [4, 5], [1], 0, 2, range(0)),
+        work(2, [6, 1], [2], 0, 2, range(2)),
+        work(3, [2, 2], [3], 0, 4, range(1, 4)),
+    ]
+    finder = ListsFirst()
+    runs = compute(executor, works, lambda request: False)
+    computed = cut_apart(runs, finder, 10, lambda request: request.number != 2)
+    assert finder.asked == [[0, 3, 4, 5]]
+    for one in computed:
+        if one.work.request.number == 2:
+            assert one.likeliest is None
+        else:
+            assert one.likeliest is not None
+            rows = [] if one.rows is None else one.rows.argmax(1).tolist()
+            assert [found.ids[0] for found in one.likeliest] == rows
+    assert cut_apart(runs, finder, 10, lambda request: False)[0].likeliest is None and len(finder.asked) == 1

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from kaishu.batch import Likeliest
 from kaishu.config import GenerationDefaults
 from kaishu.errors import NumericalError
 from kaishu.sampling import Sampler, SamplingParams
@@ -336,3 +337,80 @@ def test_a_sampler_without_penalties_is_small() -> None:
 
     assert bytes_of(top_k=20) < 5000
     assert bytes_of(top_k=20, presence_penalty=1.0) < 10_000
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"temperature": 0.6, "top_k": 20, "top_p": 0.95},
+    {"top_k": 1},
+    {"top_k": 64},
+    {"top_k": 65, "min_p": 0.1},
+    {"top_k": 5, "min_p": 0.2, "top_p": 0.5, "temperature": 1.5},
+    {"min_p": 0.05},
+    {"min_p": 1e-9, "temperature": 0.1},
+    {"min_p": 0.05, "top_p": 0.9},
+    {"top_p": 0.7},
+    {"temperature": 1.0},
+    {"temperature": 0, "logprobs": 3},
+    {"top_k": 20, "logprobs": 3},
+    {"temperature": 0, **PENALTIES},
+    {"top_k": 20, **PENALTIES},
+    {"temperature": 0, "logit_bias": {0: 1.5, 2: -3}},
+]
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    fields=st.sampled_from(SETTINGS),
+    size=st.sampled_from([1, 2, 3, 24, 63, 64, 65, 300, 5000]),
+    kind=st.sampled_from(["drawn", "ties", "all equal", "not finite"]),
+    rules=st.fixed_dictionaries({"min_tokens": st.integers(0, 4), "ignore_eos": st.booleans()}),
+    num_ends=st.integers(0, 3),
+    has_mask=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_who_knows_the_likeliest_tokens_gets_the_same_ones(fields, size, kind, rules, num_ends, has_mask, seed) -> None:
+    rng = np.random.default_rng(seed)
+    rows = (rng.normal(size=(6, size + 3)) * 3).astype(np.float32)
+    rows = np.round(rows) if kind == "ties" else np.zeros_like(rows) if kind == "all equal" else rows
+    if kind == "not finite":
+        rows[3, rng.integers(size)] = rng.choice([np.nan, np.inf, -np.inf])
+    # The likeliest tokens may be ends, and there may be so many of those that the list hasn't enough others.
+    ends = np.argsort(-rows[0, :size])[: [0, 1, 2, 60][num_ends]].tolist()
+    given = {"num_token_ids": size, "seed": seed, "ends": ends, **rules, **fields}
+    given["logit_bias"] = {i: b for i, b in fields.get("logit_bias", {}).items() if i < size}
+    mask = mask_of(range(0, size, 2), size // 32 + 1) if has_mask else None
+    outcomes = [_outcomes(make_sampler((0,), **given), rows, mask, is_told) for is_told in (False, True)]
+    assert outcomes[0] == outcomes[1]
+
+
+def _outcomes(sampler: Sampler, rows: np.ndarray, mask: Any, is_told: bool) -> list[Any]:
+    """The tokens of rows one after another, or the errors, and the state of the random numbers at last."""
+    outcomes: list[Any] = []
+    for row in rows:
+        try:
+            outcomes.append(sampler.sample(row, mask, likeliest_of(row[: sampler._num_token_ids]) if is_told else None))
+        except NumericalError as error:
+            outcomes.append(str(error))
+    return [*outcomes, random_state(sampler)]
+
+
+def likeliest_of(row: np.ndarray) -> Likeliest:
+    if not np.isfinite(row).all():
+        return Likeliest(False, [], [])
+    order = np.lexsort((np.arange(len(row)), -row))[:64]
+    return Likeliest(True, order.tolist(), row[order].tolist())
+
+
+@pytest.mark.parametrize("fields", [{"temperature": 0}, {"top_k": 20, "top_p": 0.9}, {"min_p": 0.3}])
+def test_who_knows_the_likeliest_tokens_needs_no_row(fields, rng) -> None:
+    row = (rng.normal(size=5000) * 4).astype(np.float32)
+    expected = make_sampler(num_token_ids=5000, seed=3, ends=(7,), min_tokens=1, **fields).sample(row)
+    sampler = make_sampler(num_token_ids=5000, seed=3, ends=(7,), min_tokens=1, **fields)
+    assert sampler.wants_likeliest
+    assert sampler.sample(np.full(5000, np.nan, np.float32), None, likeliest_of(row)) == expected
+
+
+def test_whom_the_likeliest_tokens_tell_nothing_does_not_ask() -> None:
+    for fields in ({}, {"top_p": 0.9}, {"temperature": 0, "logprobs": 0}, {"top_k": 3, "logit_bias": {1: 2}}):
+        assert not make_sampler(**fields).wants_likeliest

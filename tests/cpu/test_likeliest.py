@@ -1,0 +1,96 @@
+"""The likeliest tokens of rows equal sorting them whole, on however many ranks; a row that isn't finite is named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kaishu.cpu.executor import LISTED as KNOWN_LISTED
+from kaishu.cpu.executor import LISTED_BLOCK, CpuExecutor
+from kaishu.cpu.likeliest import BLOCK, LISTED
+
+
+@pytest.fixture
+def executor(packed, start, request) -> CpuExecutor:
+    return start(packed("qwen3", "int4"), threads=request.param)
+
+
+on_ranks = pytest.mark.parametrize("executor", [1, 2, 5], indirect=True, ids="{} ranks".format)
+
+
+def sorted_whole(row: np.ndarray) -> tuple[list[int], list[float]]:
+    order = np.lexsort((np.arange(len(row)), -row.astype(np.float64)))[:LISTED]
+    return order.tolist(), row[order].tolist()
+
+
+def rows_of(kind: str, rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    rows = rng.normal(size=shape).astype(np.float32) * 4
+    return {
+        "drawn": rows,
+        "ties": np.round(rows),
+        "all equal": np.full(shape, -3, np.float32),
+        "rising": np.sort(rows, axis=1),
+        "falling": np.sort(rows, axis=1)[:, ::-1],
+        "enormous": rows * np.float32(5e37),
+        "largest last": np.where(np.arange(shape[1]) == shape[1] - 1, np.float32(99), rows),
+    }[kind]
+
+
+def test_the_executor_knows_the_kernels_sizes() -> None:
+    assert (KNOWN_LISTED, LISTED_BLOCK) == (LISTED, BLOCK)
+
+
+@on_ranks
+@pytest.mark.parametrize("kind", ["drawn", "ties", "all equal", "rising", "falling", "enormous", "largest last"])
+def test_lists_equal_sorting_the_whole_row(executor, kind, rng) -> None:
+    sizes = [
+        (1, 40_000),
+        (33, 9_000),
+        (2, LISTED * BLOCK),
+        (3, LISTED),
+        (3, LISTED + 1),
+        (4, BLOCK + 5),
+        (5, 3),
+        (1, 1),
+    ]
+    for shape in sizes:
+        rows = rows_of(kind, rng, shape)
+        for found, row in zip(executor.likeliest(rows, range(len(rows)), shape[1]), rows, strict=True):
+            assert found.is_finite and (found.ids, found.logits) == sorted_whole(row)
+
+
+@on_ranks
+def test_rows_may_lie_apart_and_what_has_no_token_counts_for_nothing(executor, rng) -> None:
+    whole = rng.normal(size=(7, 6_400)).astype(np.float32)
+    whole[:, 5_000:] = np.nan
+    for rows in (whole, whole[:, :6_000], whole[::2], np.asfortranarray(whole), whole.astype(np.float64)):
+        for found, row in zip(executor.likeliest(rows, range(len(rows)), 5_000), rows, strict=True):
+            assert found.is_finite and (found.ids, found.logits) == sorted_whole(row[:5_000])
+
+
+@on_ranks
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_row_with_a_logit_that_is_no_number_is_named_wherever_it_is(executor, bad, rng) -> None:
+    for size in (1, 70, 4_099):
+        for place in {0, size // 2, size - 2, size - 1} - {-1}:
+            rows = rng.normal(size=(4, size)).astype(np.float32)
+            rows[2, place] = bad
+            found = executor.likeliest(rows, range(4), size)
+            assert [one.is_finite for one in found] == [True, True, False, True]
+            assert (found[2].ids, found[3].ids) == ([], sorted_whole(rows[3])[0])
+
+
+@on_ranks
+def test_no_rows_have_no_lists(executor) -> None:
+    assert executor.likeliest(np.zeros((0, 300), np.float32), [], 300) == []
+    assert executor.likeliest(np.zeros((3, 300), np.float32), [], 300) == []
+
+
+@on_ranks
+def test_only_the_rows_that_are_wanted_are_looked_at(executor, rng) -> None:
+    rows = rng.normal(size=(9, 5_000)).astype(np.float32)
+    wanted = [7, 0, 3, 3]
+    found = executor.likeliest(rows, wanted, 5_000)
+    assert [(one.ids, one.logits) for one in found] == [sorted_whole(rows[row]) for row in wanted]
+    with pytest.raises(AssertionError, match="rows of these logits"):
+        executor.likeliest(rows, [9], 5_000)
