@@ -200,17 +200,18 @@ class CpuExecutor:
         """
         count, listed, wanted = len(rows), min(LISTED, num_token_ids), np.array(rows, np.int32)
         assert all(0 <= row < len(logits) for row in rows), "rows of these logits"
+        assert 0 < num_token_ids <= logits.shape[1], "tokens of these rows"
         if logits.strides[1:] != (logits.itemsize,) or logits.dtype != np.float32:
             logits = np.ascontiguousarray(logits, np.float32)
-        ranks = min(count, self._ranks.count)
-        maxima = np.empty((ranks, -(-num_token_ids // LISTED_BLOCK)), np.float32)
+        blocks = -(-num_token_ids // LISTED_BLOCK)
+        maxima = np.empty((self._ranks.count, blocks), np.float32)  # of all ranks: any of them may take a row
         values, ids = np.empty((count, LISTED), np.float32), np.empty((count, LISTED), np.int32)
         finite = np.empty(count, np.int32)
         self._shared[COUNTERS:] = 0
         kernel, shared, width = self._likeliest, address(self._shared), logits.strides[0] // logits.itemsize
         found = map(address, (maxima, values, ids, finite))
         records = logits.ctypes.data, width, address(wanted), count, num_token_ids, *found
-        if ranks > 1:
+        if count > 1:
             self._ranks.run(lambda rank: kernel(rank, shared, *records))
         else:
             kernel(0, shared, *records)

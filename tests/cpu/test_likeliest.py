@@ -12,7 +12,7 @@ from kaishu.cpu.likeliest import BLOCK, LISTED
 
 @pytest.fixture
 def executor(packed, start, request) -> CpuExecutor:
-    return start(packed("qwen3", "int4"), threads=request.param)
+    return start(packed("dense_tied", "int4"), threads=request.param)
 
 
 on_ranks = pytest.mark.parametrize("executor", [1, 2, 5], indirect=True, ids="{} ranks".format)
@@ -31,7 +31,7 @@ def rows_of(kind: str, rng: np.random.Generator, shape: tuple[int, int]) -> np.n
         "all equal": np.full(shape, -3, np.float32),
         "rising": np.sort(rows, axis=1),
         "falling": np.sort(rows, axis=1)[:, ::-1],
-        "enormous": rows * np.float32(5e37),
+        "enormous": rows * np.float32(1e37),
         "largest last": np.where(np.arange(shape[1]) == shape[1] - 1, np.float32(99), rows),
     }[kind]
 
@@ -94,3 +94,5 @@ def test_only_the_rows_that_are_wanted_are_looked_at(executor, rng) -> None:
     assert [(one.ids, one.logits) for one in found] == [sorted_whole(rows[row]) for row in wanted]
     with pytest.raises(AssertionError, match="rows of these logits"):
         executor.likeliest(rows, [9], 5_000)
+    with pytest.raises(AssertionError, match="tokens of these rows"):
+        executor.likeliest(rows, [0], 5_001)

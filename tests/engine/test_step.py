@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kaishu.batch import Likeliest
+from kaishu.batch import FindsLikeliest, Likeliest
+from kaishu.engine.jobs import Read
 from kaishu.engine.request import Request
 from kaishu.engine.scheduler import Work
 from kaishu.engine.step import compute, cut_apart
+from kaishu.output_format import OutputFormat
+from tests.engine.engine_runs import LivelyExecutor, core_of, job, lively, outcomes
 from tests.scripted import ScriptedExecutor, state_of
 
 
@@ -76,3 +80,41 @@ def test_the_likeliest_tokens_are_looked_for_once_and_where_they_are_wanted() ->
             rows = [] if one.rows is None else one.rows.argmax(1).tolist()
             assert [found.ids[0] for found in one.likeliest] == rows
     assert cut_apart(runs, finder, 10, lambda request: False)[0].likeliest is None and len(finder.asked) == 1
+
+
+class ListingExecutor(LivelyExecutor):
+    """One that finds its rows' likeliest tokens, by sorting them; `listed` counts the rows."""
+
+    listed = 0
+
+    def likeliest(self, logits: NDArray[np.float32], rows: Sequence[int], num_token_ids: int) -> list[Likeliest]:
+        self.listed += len(rows)
+        found = []
+        for row in rows:
+            counted = logits[row, :num_token_ids]
+            order = np.lexsort((np.arange(len(counted)), -counted))[:64]
+            found.append(Likeliest(bool(np.isfinite(counted).all()), order.tolist(), counted[order].tolist()))
+        return found
+
+
+def test_with_an_executor_that_finds_likeliest_tokens_every_text_is_the_same(byte_tokenizer, byte_compiler) -> None:
+    grammar = byte_compiler.compile(OutputFormat.regex(r"(a|b){2,4}\{"))
+    prompt = byte_tokenizer.encode("abcab")
+    sampled: dict[str, Any] = {"temperature": 0.8, "seed": 4, "max_tokens": 20}
+    jobs = [
+        job(prompt, max_tokens=30, ignore_eos=True),
+        job(prompt, **sampled, top_k=5, top_p=0.9),
+        job(prompt, **sampled, min_p=0.02, n=2, thinking="none", thinking_budget=3),
+        job(prompt, **sampled, top_p=0.9),
+        job(prompt, **sampled, top_k=5, logprobs=2, prompt_logprobs=1),
+        job(prompt, **sampled, top_k=5, frequency_penalty=0.5),
+        job(prompt, **sampled, top_k=5, grammar=grammar),
+        Read(prompt, "all_logits"),
+    ]
+    plain, listing = lively(byte_tokenizer), ListingExecutor(lively(byte_tokenizer)._favourites)
+    expected = outcomes(core_of(plain, byte_tokenizer), jobs)
+    found = outcomes(core_of(listing, byte_tokenizer), jobs)
+    assert [one.comparable() for one in found] == [one.comparable() for one in expected]
+    assert isinstance(listing, FindsLikeliest) and not isinstance(plain, FindsLikeliest)
+    # Some texts end early; guesses have rows of their own.
+    assert 0 < listing.listed < sum(len(batch.logit_rows) for batch in listing.steps)
