@@ -19,6 +19,7 @@ from rich.console import Console
 
 from kaishu.cli.chat import converse
 from kaishu.cli.chat_commands import Chat
+from kaishu.cli.chat_pages import ChatPages
 from kaishu.cli.chat_session import Session
 from kaishu.cli.main import main
 from kaishu.cpu.store import PackedStore, cache_folder
@@ -30,7 +31,8 @@ BLOCK = re.compile(r"(?<=```console\n)\$ .*?(?=```)|(?<=```text\n)› .*?(?=```)
 FILE = re.compile(r"(?<=```python\n)# (\w+\.py)\n.*?(?=```)", re.DOTALL)
 MEASURED = re.compile(
     r"[\d.,]+(?= tok/s| s\b)|(?<=_seconds\": )[\d.e-]+|(?<=per_second\": )[\d.]+|(?<=logprob\": )[\d.e-]+"
-    r"|[\d,]+ of [\d,]+(?= pages kept| guessed tokens)|(?<=CPU kernels \()[^)]+|(?<=\"embedding\": \[)[^\]]+"
+    r"|[\d,]+ of [\d,]+(?= pages kept| guessed tokens)|[\d,]+(?= tokens, is in )|(?<=\.pages: )[\d,]+"
+    r"|(?<=\.pages \()[^)]+|(?<=CPU kernels \()[^)]+|(?<=\"embedding\": \[)[^\]]+"
 )
 
 
@@ -103,7 +105,9 @@ def _session(llm: LLM, block: str) -> str:
             console.file.write(f"› {message}\n")
         return message
 
-    chat = Chat(Session("tiny"), console, llm.context_tokens, llm.description, statistics=llm.statistics)
+    chat = Chat(
+        Session("tiny"), console, llm.context_tokens, llm.description, statistics=llm.statistics, pages=ChatPages(llm)
+    )
     converse(llm, chat, read)
     return console.file.getvalue().rstrip() + "\n"
 
