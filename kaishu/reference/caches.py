@@ -148,7 +148,8 @@ class PagedCache:
         """Whole pages' keys and then values. return: [n, page_bytes] uint8"""
         slots = self._slots_of(pages)
         both = torch.stack([self.keys[:, slots], self.values[:, slots]])  # [2, layers, n·p, K, d]
-        by_page = both.unflatten(2, (len(pages), self.page_tokens)).movedim(2, 0)  # [n, 2, layers, p, K, d]
+        by_page = both.reshape(2, both.shape[1], len(pages), self.page_tokens, *both.shape[3:]).movedim(2, 0)
+        # by_page: [n, 2, layers, p, K, d]
         raw: NDArray[np.uint8] = by_page.reshape(len(pages), -1).view(torch.uint8).cpu().numpy()  # [n, page_bytes]
         return raw
 
