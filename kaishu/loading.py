@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from kaishu.batch import Executor
@@ -69,7 +70,7 @@ class LoadedModel:
         """What the checkpoint says about itself."""
         return self.checkpoint.config
 
-    @property
+    @cached_property  # looking for ids without a token takes a while with 150,000 of them
     def limits(self) -> Limits:
         """What the model says about tokens."""
         num_token_ids = min(self.tokenizer.vocab_size, self.config.vocab_size)
