@@ -79,8 +79,10 @@ class Simulation:
             assert max(staying, default=request.place) <= request.place, "the last ones give way"
             assert self.ends_at_push.get(request, -1) < self.ends, "every pre-emption is paid for by an end"
             self.ends_at_push[request] = self.ends
-        decoding = [work for work in works if work.request.is_decoding]
-        prompts = [work for work in works if not work.request.is_decoding]
+        # One that was pushed out, and comes back to find all but its newest token in pages, was not among those whose
+        # stream a step must not hold up: it takes of the prompts' budget like all that come in.
+        decoding = [work for work in works if work.request in before and work.request.is_decoding]
+        prompts = [work for work in works if work not in decoding]
         assert [work.request.place for work in decoding] == sorted(work.request.place for work in decoding)
         known = sum(min(work.end, len(work.request.token_ids)) - work.start for work in prompts)
         assert known <= (budget.beside_tokens if decoding else budget.prefill_tokens)
@@ -347,3 +349,20 @@ def test_nobody_is_pushed_out_for_a_guess() -> None:
     assert [(work.request, work.start, work.end) for work in works] == [(requests[0], 3, 4), (requests[1], 3, 4)]
     assert scheduler.preemptions == 0 and requests[0].proposed == []
     scheduler.check_invariants()
+
+
+def test_one_that_comes_back_to_find_all_but_its_newest_token_takes_of_the_prompts_budget() -> None:
+    simulation = Simulation(num_pages=8, page_tokens=3, budget=Budget(prefill_tokens=3, beside_tokens=1, running=2))
+    first, second = simulation.add([0] * 9, wants=10), simulation.add([0, 1], wants=6, priority=1)
+    for _ in range(100):
+        if second.preemptions:
+            break
+        simulation.step()
+    assert second.preemptions == 1 and len(second.token_ids) == 7
+    simulation.add([0, 1], priority=1)
+    for _ in range(100):
+        if first.state == "over":
+            break
+        simulation.step()
+    works = simulation.step()
+    assert [(work.start, work.end) for work in works] == [(6, 7), (0, 2)]
