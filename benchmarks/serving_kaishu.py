@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from benchmarks import kaishu_peer
 from benchmarks.serving_load import Load, Request
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 NAME = kaishu_peer.NAME
 missing = kaishu_peer.missing
-SETTINGS: Mapping[str, int] = MappingProxyType({"running": 32, "beside_tokens": 64, "speculation": 0})
+SETTINGS: Mapping[str, int] = MappingProxyType({"running": 32, "beside_tokens": 64, "speculation": 0, "kv_bits": 16})
 _MOST_CONTEXT = 32_768  # of Qwen3's shapes
 
 
 def load(path: Path, width: str, threads: int, load: Load, executor: str, settings: Mapping[str, int]) -> KaishuServer:
     """Load a checkpoint under an engine of its own, as `kaishu` would with `--weights` and `--head`.
 
-    settings: SETTINGS, or others under the same names: fields of the engine's Budget, and 1 or 0 for speculation
+    settings: SETTINGS, or others under the same names: fields of the engine's Budget, 1 or 0 for speculation, and 16
+              or 8 bits for keys and values (OpenVINO keeps them in 8, llama.cpp in 16)
     """
     from kaishu.engine.core import EngineSettings
     from kaishu.engine.scheduler import Budget
@@ -33,7 +34,9 @@ def load(path: Path, width: str, threads: int, load: Load, executor: str, settin
 
     assert executor == "cpu", "the engine is measured with our kernels"
     context = min(settings["running"] * (load.most_tokens + 64), _MOST_CONTEXT)
-    loaded = load_model(path, weights=width, head=width, threads=threads, context_tokens=context)  # type: ignore[arg-type]
+    form: Literal["int4", "int8", "bf16"] = width  # type: ignore[assignment]
+    kv: Literal["int8", "bf16"] = "int8" if settings["kv_bits"] == 8 else "bf16"
+    loaded = load_model(path, weights=form, head=form, kv=kv, threads=threads, context_tokens=context)
     budget = Budget(running=settings["running"], beside_tokens=settings["beside_tokens"])
     core = loaded.start_engine(EngineSettings(budget, speculation=bool(settings["speculation"])))
     return KaishuServer(core, loaded.executor.vocab_size)
