@@ -21,7 +21,7 @@ from kaishu.deltas import ChatDeltas, CompletionDeltas
 from kaishu.embedding import embed
 from kaishu.engine.blocking import BlockingEngine
 from kaishu.engine.core import EngineSettings
-from kaishu.engine.jobs import Generate, Read
+from kaishu.engine.jobs import Read
 from kaishu.engine.saved_pages import SavedPages, restore_pages, save_pages
 from kaishu.engine.statistics import Statistics
 from kaishu.engine.stream import Stream
@@ -152,17 +152,16 @@ class LLM:
         """All prompts are checked before the first is computed."""
         from kaishu.progress import counting
 
-        jobs: list[Generate] = []
+        starts: list[Callable[[], Stream]] = []
         for index, prompt in enumerate(prompts):
             try:
-                jobs.append(self.prompting.completion(prompt, params))
-                self.engine.core.prepare(jobs[-1])
+                starts.append(self.engine.core.prepare(self.prompting.completion(prompt, params)))
             except InvalidRequestError as error:
                 error.add_note(f"This is about prompt[{index}].")
                 raise
         with (
-            closing(self.engine.many(jobs, AT_ONCE)) as streams,
-            counting("Generating", len(jobs), show_progress) as count,
+            closing(self.engine.many(starts, AT_ONCE)) as streams,
+            counting("Generating", len(starts), show_progress) as count,
         ):
             return [count(self._completion(one)) for one in streams]
 
@@ -377,7 +376,7 @@ class LLM:
         """[n, columns]: of each text's last token the logits of some tokens; with None the hidden state, [n, D]."""
         rows: list[NDArray[np.float32]] = []
         jobs = (Read(text, "last_hidden" if columns is None else "last_logits") for text in texts)
-        with closing(self.engine.many(jobs, AT_ONCE)) as streams:
+        with closing(self.engine.many(map(self.engine.core.prepare, jobs), AT_ONCE)) as streams:
             for stream in streams:
                 row = self._rows_of(stream)[0]
                 rows.append(row if columns is None else row[list(columns)])

@@ -66,6 +66,9 @@ class Prompting:
         raises: InvalidRequestError and its kinds
         """
         token_ids = self.token_ids(prompt)
+        if params.thinking_budget is not None:
+            allowed = "null in plain completion, where no thought is told from other text"
+            raise InvalidParameterError("thinking_budget", params.thinking_budget, allowed, hint="Chat has thoughts.")
         filled = params.with_defaults(self._loaded.config.generation)
         return Generate(token_ids, filled, grammar=self._grammar(filled), priority=priority, salt=salt)
 

@@ -71,6 +71,11 @@ def test_text_is_encoded_as_it_is_and_ids_stay_what_they_are(prompting, tokenize
         assert made == [5, 6] and all(type(token_id) is int for token_id in made)
 
 
+def test_a_completion_has_no_budget_for_thoughts(prompting):
+    with pytest.raises(InvalidParameterError, match="thinking_budget is 5; allowed: null in plain completion"):
+        prompting.completion("Hi", SamplingParams(thinking_budget=5))
+
+
 def test_a_completion_does_not_think_and_is_free_unless_a_form_was_asked_for(prompting):
     job = prompting.completion("a", PARAMS, priority=3, salt="mine")
     assert (job.thinking, job.grammar, job.priority, job.salt) == ("closed", None, 3, "mine")

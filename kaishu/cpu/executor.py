@@ -1,7 +1,7 @@
 """The CPU executor: batches in, numpy logits or hidden states out, without torch.
 
 Owns the packed model, the ranks, the KV pages and the buffers of a step, and turns a TokenBatch into the kernels'
-arguments. Knows nothing of requests. Driven by llm.py (later by engine/); reference/executor.py is its counterpart.
+arguments. Knows nothing of requests. Driven by engine/core.py; reference/executor.py is its counterpart.
 """
 
 from __future__ import annotations

@@ -54,11 +54,13 @@ class Admission:
             raise InvalidParameterError(
                 "thinking_budget", job.params.thinking_budget, "null, since this model's tokenizer has no thinking"
             )
-        sampler = self._sampler(job, 0)
+        sampler, guessing = self._sampler(job, 0), self._guessing()
+        if guessing is not None:
+            guessing.read(job.prompt_ids)
 
         def made(number: int) -> Running:
             running = Running(job, Stream(number), [], waiting_choices=list(range(1, job.params.n)))
-            self._add(running, job, sampler)
+            self._add(running, job, sampler, guessing)
             return running
 
         return made
@@ -72,9 +74,12 @@ class Admission:
     def add_choice(self, running: Running, number: int) -> None:
         """One more of a job's n choices."""
         assert isinstance(running.job, Generate)
-        self._add(running, running.job, self._sampler(running.job, number))
+        self._add(running, running.job, self._sampler(running.job, number), self._guessing())
 
-    def _add(self, running: Running, job: Generate, sampler: Sampler) -> None:
+    def _guessing(self) -> Guessing | None:
+        return Guessing(looks_up=self._looks_up) if self._is_guessed else None
+
+    def _add(self, running: Running, job: Generate, sampler: Sampler, guessing: Guessing | None) -> None:
         request = self._request(job, running.stream.number, list(job.prompt_ids))
         request.wants_every_row = job.params.prompt_logprobs is not None and not running.choices
         running.requests.append(request)
@@ -85,7 +90,7 @@ class Admission:
                 output=Output(self._tokenizer, job.params, self._limits, room_of(job, self._limits)),
                 thinking=ThinkingProgress(job.thinking, self._thinking, job.params.thinking_budget),
                 grammar=job.grammar.start() if job.grammar is not None else None,
-                guessing=Guessing(looks_up=self._looks_up) if self._is_guessed else None,
+                guessing=guessing,
             )
         )
 

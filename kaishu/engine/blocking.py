@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TypeVar
 
 from kaishu.engine.core import EngineCore
-from kaishu.engine.jobs import Generate, Read
 from kaishu.engine.stream import Event, Stream
 from kaishu.errors import QueueFullError
 
@@ -46,16 +45,16 @@ class BlockingEngine:
                 self.core.abort(stream.number)
                 self._settle()
 
-    def many(self, jobs: Iterable[Generate | Read], at_once: int) -> Generator[Stream, None, None]:
+    def many(self, starts: Iterable[Callable[[], Stream]], at_once: int) -> Generator[Stream, None, None]:
         """Each job's stream, in the order of the jobs, to be read before the next is asked for.
 
+        starts:  the jobs, from EngineCore.prepare
         at_once: how many jobs are in the engine; fewer where others fill its queue
         raises:  as EngineCore.add. Leaving early ends all jobs that are in
         """
         streams: deque[Stream] = deque()
         try:
-            for job in jobs:
-                start = self.core.prepare(job)
+            for start in starts:
                 while len(streams) >= at_once or (entered := _entered(start, may_wait=bool(streams))) is None:
                     yield streams[0]
                     streams.popleft()
@@ -73,15 +72,19 @@ class BlockingEngine:
         with self._turn:
             if not stream.events and not stream.is_over:
                 self.core.step()
+        self._settle()
 
     def between_steps(self, call: Callable[[EngineCore], Result]) -> Result:
         """Have something done to the core while no step runs. Whoever waits for a step waits for this, too."""
         with self._turn:
-            return call(self.core)
+            result = call(self.core)
+        self._settle()
+        return result
 
     def _settle(self) -> None:
-        """Have pages given back now. Whoever is in a step does it with the next one."""
-        if self._turn.acquire(blocking=False):
+        """Have the pages of jobs that were ended given back now. Where somebody else has the turn, they do it after it:
+        it is asked for again once a turn is over, so nothing that was asked for meanwhile is left."""
+        while self.core.has_calls and self._turn.acquire(blocking=False):
             try:
                 self.core.settle()
             finally:

@@ -2,8 +2,8 @@
 
 Owns the loop's body: plan a step (scheduler.py), have it computed (step.py), and give every request its rows
 (choice.py). Knows no threads and no event loop: whoever holds it calls `step` while `is_busy`; blocking.py does so for
-a caller that waits, async_engine.py in a thread. Only `add`, `abort` and `stop_thinking` may be called while a step
-runs, and take effect before the next.
+a caller that waits, async_engine.py in a thread. Only `add`, `abort`, `stop_thinking` and `statistics` may be called
+while a step runs; the first three take effect before the next.
 
 One request's failure is its own: what its row, its grammar or its text raises ends that request and no other.
 """
@@ -83,7 +83,9 @@ class EngineCore:
         )
         self._drafting = drafting
         self._finder = executor if isinstance(executor, FindsLikeliest) else None
-        self._lock = threading.Lock()  # around what other threads may change: the four below
+        # Around what other threads may change: the four below. Re-entrant, because the garbage collector may close an
+        # abandoned stream, which aborts its job, at any moment of a thread that holds the lock.
+        self._lock = threading.RLock()
         self._new: deque[Running] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._next_number = 0
@@ -97,6 +99,11 @@ class EngineCore:
     def is_busy(self) -> bool:
         """Whether a step would have something to do."""
         return bool(self._running or self._new or self._calls)
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether somebody wants a job ended, or its thought, and no step has seen to it yet."""
+        return bool(self._calls)
 
     def add(self, job: Generate | Read) -> Stream:
         """Let a job in. return: where its events come; raises: as `prepare`, and QueueFullError"""

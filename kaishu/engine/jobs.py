@@ -89,7 +89,7 @@ def room_of(job: Generate, limits: Limits) -> int:
     """How many tokens a job may generate.
 
     raises: InvalidRequestError for an empty prompt, ContextLengthError for one that is too long, InvalidParameterError
-            for min_tokens beyond the context, or a thinking budget of a prompt that can't be kept
+            for min_tokens beyond the context
     """
     if not job.prompt_ids:
         raise InvalidRequestError(

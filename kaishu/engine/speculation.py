@@ -29,6 +29,11 @@ class Guessing:
         self._own, self._drafts = GuessCount(), GuessCount()
         self._asked = self._own
 
+    def read(self, token_ids: Sequence[int]) -> None:
+        """Find one's way in the beginning of a text beforehand, so that no step has to."""
+        if self._lookup is not None:
+            self._lookup.index(token_ids)
+
     @property
     def guessed(self) -> int:
         """How many tokens were guessed."""
@@ -68,7 +73,7 @@ class PromptLookup:
 
     def guess(self, token_ids: Sequence[int], count: int) -> list[int]:
         """At most `count` tokens that may follow `token_ids`, which has only grown since the last call."""
-        self._index(token_ids)
+        self.index(token_ids)
         place = self._latest.get(tuple(token_ids[-SHORTEST_MATCH:]), 0)
         best, longest = 0, 0
         for _ in range(MOST_PLACES):
@@ -80,8 +85,8 @@ class PromptLookup:
             place = self._earlier[place - SHORTEST_MATCH]
         return self._continued(token_ids, best, count) if best else []
 
-    def _index(self, token_ids: Sequence[int]) -> None:
-        """All places but the text's own end."""
+    def index(self, token_ids: Sequence[int]) -> None:
+        """Note all places but the text's own end; `token_ids` begins with those of the call before, which are known."""
         for end in range(SHORTEST_MATCH + len(self._earlier), len(token_ids)):
             key = tuple(token_ids[end - SHORTEST_MATCH : end])
             self._earlier.append(self._latest.get(key, 0))

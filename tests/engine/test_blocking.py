@@ -248,6 +248,44 @@ def test_an_end_that_another_thread_brings_between_two_looks_is_not_lost(byte_to
     assert list(engine_of(byte_tokenizer).events(EndsBehindOnesBack(0))) == [TextPiece(0, "x", (1,))]
 
 
+def test_pages_come_back_also_when_somebody_leaves_during_anothers_last_step(byte_tokenizer):
+    in_step, may_go_on = threading.Event(), threading.Event()
+
+    def during() -> None:
+        in_step.set()
+        assert may_go_on.wait(60)
+
+    executor = Steps()
+    engine = engine_of(byte_tokenizer, executor)
+    leaving = engine.events(engine.core.add(job(1, tokens=20)))
+    next(leaving)
+    executor.during = during
+    runner = threading.Thread(target=lambda: list(engine.events(engine.core.add(job(9, tokens=1)))))
+    runner.start()
+    assert in_step.wait(60)
+    leaving.close()
+    may_go_on.set()
+    runner.join(60)
+    assert_nothing_is_left(engine)
+
+
+def test_a_job_can_be_ended_by_whoever_lets_another_in(byte_tokenizer):
+    """The garbage collector closes abandoned streams at any moment, also in a thread that has the core's lock."""
+    engine = engine_of(byte_tokenizer)
+    abandoned, made = engine.core.add(job(1)), engine.core._admission.checked(job(2))
+
+    def while_it_is_made(number: int):
+        engine.core.abort(abandoned.number)
+        return made(number)
+
+    found: list[Stream] = []
+    caller = threading.Thread(target=lambda: found.append(engine.core._enter(while_it_is_made)), daemon=True)
+    caller.start()
+    caller.join(10)
+    assert found, "nobody waits for a lock that it has itself"
+    assert tokens_of(engine.events(found[0])) == [3, 4, 5, 6, 7] and abandoned.is_over
+
+
 # Many jobs
 
 
@@ -256,7 +294,9 @@ def test_many_jobs_come_in_their_order_and_so_many_run_at_once(byte_tokenizer, a
     engine, most = engine_of(byte_tokenizer), 0
     firsts = [10, 50, 30, 40, 20, 60]
     found = []
-    for stream in engine.many([job(first, tokens=1 + first % 7) for first in firsts], at_once):
+    for stream in engine.many(
+        map(engine.core.prepare, [job(first, tokens=1 + first % 7) for first in firsts]), at_once
+    ):
         found.append(tokens_of(engine.events(stream))[0])
         most = max(most, max(len(step.query_starts) - 1 for step in engine.core.executor.steps))
     assert found == [first + 1 for first in firsts]
@@ -272,7 +312,7 @@ def test_rows_of_many_texts_are_each_texts_own(byte_tokenizer):
     engine = engine_of(byte_tokenizer)
     texts = [[(7 * i + k) % 256 for k in range(length)] for i, length in enumerate((1, 40, 16, 17, 64, 3))]
     rows = []
-    for stream in engine.many([Read(text, "last_hidden") for text in texts], 4):
+    for stream in engine.many(map(engine.core.prepare, [Read(text, "last_hidden") for text in texts]), 4):
         assert list(engine.events(stream)) == []
         rows.append(stream.rows)
     np.testing.assert_array_equal(np.concatenate(rows), np.stack([state_of(text) for text in texts]))
@@ -289,7 +329,7 @@ def read_all(tokenizer, texts, *, context_tokens=LONG, **sizes) -> tuple[list[np
     limits = Limits(context_tokens, frozenset({IM_END}), tokenizer.vocab_size, frozenset())
     engine = BlockingEngine(EngineCore(executor, tokenizer, limits))
     rows = []
-    for stream in engine.many([Read(text, "last_hidden") for text in texts], 256):
+    for stream in engine.many(map(engine.core.prepare, [Read(text, "last_hidden") for text in texts]), 256):
         assert list(engine.events(stream)) == []
         rows.append(stream.rows[0])
     assert_nothing_is_left(engine)
@@ -334,7 +374,7 @@ def test_pages_for_one_text_alone_are_enough(byte_tokenizer):
 
 def test_leaving_many_jobs_ends_all_that_are_in(byte_tokenizer):
     engine = engine_of(byte_tokenizer)
-    with closing(engine.many([job(first, 20) for first in range(10)], 4)) as streams:
+    with closing(engine.many(map(engine.core.prepare, [job(first, 20) for first in range(10)]), 4)) as streams:
         with closing(engine.events(next(streams))) as events:
             next(events)
         assert engine.core.statistics().running == 3  # the first was ended by leaving it
@@ -344,13 +384,16 @@ def test_leaving_many_jobs_ends_all_that_are_in(byte_tokenizer):
 def test_a_job_that_is_refused_ends_those_before_it(byte_tokenizer):
     engine = engine_of(byte_tokenizer)
     with pytest.raises(ContextLengthError):
-        list(engine.many([job(1), job(2), Read([0] * (CONTEXT + 1), "last_hidden")], 4))
+        list(engine.many(map(engine.core.prepare, [job(1), job(2), Read([0] * (CONTEXT + 1), "last_hidden")]), 4))
     assert_nothing_is_left(engine)
 
 
 def test_where_the_queue_is_full_jobs_wait_for_those_before_them(byte_tokenizer):
     engine = engine_of(byte_tokenizer, max_waiting=2)
-    found = [tokens_of(engine.events(stream)) for stream in engine.many([job(first) for first in range(9)], 100)]
+    found = [
+        tokens_of(engine.events(stream))
+        for stream in engine.many(map(engine.core.prepare, [job(first) for first in range(9)]), 100)
+    ]
     assert [tokens[0] for tokens in found] == list(range(1, 10))
 
 
@@ -358,7 +401,7 @@ def test_where_others_have_filled_the_queue_it_is_an_error(byte_tokenizer):
     engine = engine_of(byte_tokenizer, max_waiting=1)
     engine.core.add(job(1))
     with pytest.raises(QueueFullError):
-        next(engine.many([job(2)], 100))
+        next(engine.many(map(engine.core.prepare, [job(2)]), 100))
 
 
 def test_what_is_done_between_steps_waits_for_the_step_and_has_the_core_to_itself(byte_tokenizer):
