@@ -1,0 +1,7 @@
+"""Placeholder: see the helpers' task."""
+
+from __future__ import annotations
+
+
+class Metrics:
+    """What is counted."""
