@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class EngineRequest:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._has_news.set)
 
-    async def __aiter__(self) -> AsyncIterator[ChoiceDelta]:
+    async def __aiter__(self) -> AsyncGenerator[ChoiceDelta, None]:
         try:
             while True:
                 self._has_news.clear()
@@ -112,7 +112,7 @@ class Engine:
         """
         chosen = params or SamplingParams()
         job = await asyncio.to_thread(self.prompting.completion, prompt, chosen, priority=priority, salt=salt)
-        return await self._started(job, CompletionDeltas())
+        return await self.start(job, CompletionDeltas())
 
     async def add_chat(self, chat: ChatRequest | Sequence[Any], params: SamplingParams | None = None) -> EngineRequest:
         """Add a conversation to be answered: a ChatRequest, or its messages alone.
@@ -121,7 +121,17 @@ class Engine:
         """
         request = chat if isinstance(chat, ChatRequest) else ChatRequest(chat)
         made = await asyncio.to_thread(self.prompting.chat, request, params or SamplingParams())
-        return await self._started(made.job, ChatDeltas(made.new_parser))
+        return await self.start(made.job, ChatDeltas(made.new_parser))
+
+    async def start(self, job: Generate, deltas: CompletionDeltas | ChatDeltas) -> EngineRequest:
+        """Add a job of Prompting's, and say what reads its events.
+
+        raises: as `add`
+        """
+        stream = self._enter(await asyncio.to_thread(self._core.prepare, job))
+        request = EngineRequest(self, stream, deltas)
+        self._watch(stream, request.notify)
+        return request
 
     async def read(self, job: Read) -> Any:
         """Compute rows of a text. return: [R, V] logits or [1, D] hidden states, float32
@@ -167,12 +177,6 @@ class Engine:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    async def _started(self, job: Generate, deltas: CompletionDeltas | ChatDeltas) -> EngineRequest:
-        stream = self._enter(await asyncio.to_thread(self._core.prepare, job))
-        request = EngineRequest(self, stream, deltas)
-        self._watch(stream, request.notify)
-        return request
 
     def _enter(self, start: Callable[[], Stream]) -> Stream:
         if self._is_closed:

@@ -158,25 +158,36 @@ def completion_response(
 
 
 def completion_logprobs(choice: Completion, echo: Echo | None = None) -> Json:
-    """Log probabilities in the older form: four lists, a place in each for every token, the prompt's too with `echo`.
+    """All log probabilities of a choice in the older form, the prompt's too with `echo`."""
+    positions = [*(choice.prompt_logprobs or () if echo else ()), *(choice.logprobs or ())]
+    return LogprobLists().of(positions, echo)
+
+
+class LogprobLists:
+    """Log probabilities in the older form: four lists, a place in each for every token.
 
     Tokens that are no whole characters are spelt as their bytes: "bytes:\\xe5\\x8c". An offset counts the characters
-    before the one that the token begins or goes on with.
+    before the one that the token begins or goes on with, over all calls of `of`.
     """
-    positions = [*(choice.prompt_logprobs or () if echo else ()), *(choice.logprobs or ())]
-    chosen = [position.chosen for position in positions]
-    tokens = [echo.first, *chosen] if echo else chosen
-    unpredicted: list[None] = [None] if echo else []
-    offsets, reader, num_characters = [], codecs.getincrementaldecoder("utf-8")("replace"), 0
-    for token in tokens:
-        offsets.append(num_characters)
-        num_characters += len(reader.decode(token.bytes))
-    return {
-        "tokens": [_spelt(token) for token in tokens],
-        "token_logprobs": [*unpredicted, *(token.logprob for token in chosen)],
-        "top_logprobs": [*unpredicted, *(_top(position) for position in positions)],
-        "text_offset": offsets,
-    }
+
+    def __init__(self) -> None:
+        self._reader, self._num_characters = codecs.getincrementaldecoder("utf-8")("replace"), 0
+
+    def of(self, positions: Sequence[PositionLogprobs], echo: Echo | None = None) -> Json:
+        """The next tokens. echo: whose first token stands before them"""
+        chosen = [position.chosen for position in positions]
+        tokens = [echo.first, *chosen] if echo else chosen
+        unpredicted: list[None] = [None] if echo else []
+        offsets = []
+        for token in tokens:
+            offsets.append(self._num_characters)
+            self._num_characters += len(self._reader.decode(token.bytes))
+        return {
+            "tokens": [_spelt(token) for token in tokens],
+            "token_logprobs": [*unpredicted, *(token.logprob for token in chosen)],
+            "top_logprobs": [*unpredicted, *(_top(position) for position in positions)],
+            "text_offset": offsets,
+        }
 
 
 def _top(position: PositionLogprobs) -> Json:

@@ -6,12 +6,13 @@ and the server. The deltas of the text channels themselves come from text/channe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from kaishu.text.channels import ToolCall
 
 FinishReason = Literal["stop", "length", "tool_calls"]
+Origin = Literal["sampled", "guessed", "forced"]
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,15 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class PositionLogprobs:
-    """The token chosen at one position of the output, and the likeliest ones there, likeliest first."""
+    """The token chosen at one position of the output, and the likeliest ones there, likeliest first.
+
+    origin: how it came to be computed: one token in its step; together with others, since it had been guessed right; or
+            because nothing else could follow (a grammar, the end of a thought). What it is doesn't depend on this
+    """
 
     chosen: TokenLogprob
     top: tuple[TokenLogprob, ...] = ()
+    origin: Origin = field(default="sampled", compare=False)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from kaishu.engine.output import Output
 from kaishu.engine.request import Request
 from kaishu.engine.speculation import Guessing
 from kaishu.engine.thinking import ThinkingProgress
+from kaishu.results import Origin
 from kaishu.sampling import SampledToken, Sampler
 
 MOST_FORCED = 64  # tokens at once
@@ -74,7 +75,8 @@ class Choice:
                 token = self._sampled(rows, likeliest, index)
             else:
                 token = self.sampler.take(token_id, rows[index] if self._wants_logprobs else None)
-            pieces.append(self._append(token, is_layout=kind == "closing"))
+            origin: Origin = "forced" if kind != "guessed" else "guessed" if token.token_id == token_id else "sampled"
+            pieces.append(self._append(token, origin, is_layout=kind == "closing"))
             right += token.token_id == token_id
             is_certain = kind != "guessed" or (token.token_id == token_id and not self._due())
             if self.output.finish_reason is not None or not is_certain:
@@ -151,10 +153,10 @@ class Choice:
             allowed[start >> 5] |= np.uint32(1 << (start & 31))
         return allowed
 
-    def _append(self, token: SampledToken, *, is_layout: bool = False) -> Piece:
+    def _append(self, token: SampledToken, origin: Origin = "sampled", *, is_layout: bool = False) -> Piece:
         """is_layout: it ends a thought, or stands behind its end, and is no part of the answer"""
         before = self.thinking.place
-        text = self.output.take(token)
+        text = self.output.take(token, origin)
         self.request.token_ids.append(token.token_id)
         is_blank = before == "before" and not text.strip()
         self.thinking.push(token.token_id, is_blank=is_blank, is_layout=is_layout)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kaishu.results import FinishReason, PositionLogprobs, TokenLogprob
+from kaishu.results import FinishReason, Origin, PositionLogprobs, TokenLogprob
 from kaishu.sampling import SampledToken, SamplingParams, prompt_logprobs
 from kaishu.text.stopping import StopStrings
 from kaishu.text.tokenizer import IncrementalDecoder, Tokenizer
@@ -60,7 +60,7 @@ class Output:
         """How many more tokens it may get."""
         return self._max_tokens - self.num_taken
 
-    def take(self, token: SampledToken) -> str:
+    def take(self, token: SampledToken, origin: Origin = "sampled") -> str:
         """One more token. return: the text that is certain now, which may be none"""
         assert self.finish_reason is None, "nothing follows the end"
         self.num_taken += 1
@@ -68,7 +68,7 @@ class Output:
             return self._release(self._last_text("stop"))
         self.token_ids.append(token.token_id)
         if token.logprob is not None:
-            self.logprobs.append(self._described(token, token.logprob))
+            self.logprobs.append(self._described(token, token.logprob, origin))
         new = self._decoder.push(token.token_id)
         piece = self._stopping.push(new) if self.num_taken > self._params.min_tokens else new
         if self._stopping.is_stopped:
@@ -94,12 +94,12 @@ class Output:
             self._released.append(piece)
         return piece
 
-    def _described(self, token: SampledToken, logprob: float) -> PositionLogprobs:
+    def _described(self, token: SampledToken, logprob: float, origin: Origin) -> PositionLogprobs:
         chosen = described(self._tokenizer, token.token_id, logprob)
         if token.token_id in self._tokenizer.special_token_ids:  # it is no part of the text, so it adds no bytes
             chosen = replace(chosen, text="", bytes=b"")
         return PositionLogprobs(
-            chosen, tuple(described(self._tokenizer, one.token_id, one.logprob) for one in token.top)
+            chosen, tuple(described(self._tokenizer, one.token_id, one.logprob) for one in token.top), origin
         )
 
 

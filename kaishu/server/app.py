@@ -17,14 +17,21 @@ from starlette.responses import JSONResponse, Response
 
 from kaishu import __version__
 from kaishu.errors import KaishuError
-from kaishu.server import chat_completions
+from kaishu.server import chat_completions, completions, embeddings, models, rerank, tokens
 from kaishu.server.metrics import Metrics
 from kaishu.server.refusals import LEFT, RefusedError, headers_of, openai_error, status_of
 from kaishu.server.service import Life, Service
 from kaishu.server.settings import ServerSettings
 from kaishu.server.waiting import ClientLeft
 
-ROUTERS = (chat_completions.router,)
+ROUTERS = (
+    chat_completions.router,
+    completions.router,
+    embeddings.router,
+    rerank.router,
+    models.router,
+    tokens.router,
+)
 _LOG = logging.getLogger("kaishu.server")
 
 

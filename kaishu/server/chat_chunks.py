@@ -22,11 +22,15 @@ class ChatChunks:
     include_usage:   end with a chunk that has it
     wants_logprobs:  give each choice's
     only_first_call: ChatCall.only_first_call
+
+    Where log probabilities were asked for, each choice has also `"kaishu": {"origins": [...]}`, of each token what
+    PositionLogprobs.origin says.
     """
 
     def __init__(self, model: str, *, include_usage: bool, wants_logprobs: bool, only_first_call: bool) -> None:
+        self.id = new_id("chatcmpl-")
         self._common = {
-            "id": new_id("chatcmpl-"),
+            "id": self.id,
             "object": "chat.completion.chunk",
             "created": int(time.time()),
             "model": model,
@@ -72,8 +76,8 @@ class ChatChunks:
             delta = {"role": "assistant", "content": "", **delta}
         self._num_logprobs[choice] = self._num_logprobs.get(choice, 0) + len(logprobs)
         said = chat_logprobs(logprobs) if self._wants_logprobs and logprobs else None
-        made = {
-            **self._common,
-            "choices": [{"index": choice, "delta": delta, "logprobs": said, "finish_reason": finish_reason}],
-        }
+        made_choice: Json = {"index": choice, "delta": delta, "logprobs": said, "finish_reason": finish_reason}
+        if said is not None:
+            made_choice["kaishu"] = {"origins": [position.origin for position in logprobs]}
+        made = {**self._common, "choices": [made_choice]}
         return {**made, "usage": None} if self._include_usage else made

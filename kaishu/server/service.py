@@ -25,6 +25,7 @@ class Service:
 
     names:   that requests may use; the first is the one that is shown
     created: Unix time at which it was ready
+    streams: of the chats that are being streamed, by the id in their chunks, the engine's number
     """
 
     engine: Engine
@@ -32,6 +33,7 @@ class Service:
     metrics: Metrics
     names: tuple[str, ...]
     created: int = field(default_factory=lambda: int(time.time()))
+    streams: dict[str, int] = field(default_factory=dict)
 
     def check_model(self, name: str) -> None:
         """raises: ModelNotFoundError for any other model than the one that is here"""

@@ -72,6 +72,7 @@ class EventStream(Response):
     """Server-sent events, sent as they come.
 
     events:  the bytes of each, ready to be sent; closed when the client leaves or a time is up
+    abort:   called at the end, whatever it was; ends the engine's work on it, if there is any left
     failure: the bytes that tell of an error that comes after the beginning
     headers: of the answer, beside the usual ones
 
@@ -83,6 +84,8 @@ class EventStream(Response):
         events: AsyncIterator[bytes],
         settings: ServerSettings,
         failure: Callable[[BaseException], bytes],
+        *,
+        abort: Callable[[], object] = lambda: None,
         headers: dict[str, str] | None = None,
     ) -> None:
         # X-Accel-Buffering keeps nginx from collecting the answer before it passes it on.
@@ -90,7 +93,7 @@ class EventStream(Response):
         self.status_code = 200
         self.background = None
         self.init_headers({**usual, **(headers or {})})
-        self._events, self._settings, self._failure = events, settings, failure
+        self._events, self._settings, self._failure, self._abort = events, settings, failure, abort
         self._has_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,6 +113,7 @@ class EventStream(Response):
         except _ReadsNothing:
             scope["kaishu.status"] = LEFT
         finally:
+            self._abort()
             await _ended(sending, leaving)
             close = getattr(self._events, "aclose", None)
             if close is not None:

@@ -1,0 +1,90 @@
+"""POST /v1/completions: texts continued, without a chat template.
+
+Owns the route. What fields mean is in openai_requests.py; several prompts run side by side (many.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from kaishu.async_engine import Engine
+from kaishu.engine.jobs import Generate, room_of
+from kaishu.errors import InvalidParameterError
+from kaishu.openai_fields import spelt
+from kaishu.openai_requests import CompletionCall, read_completion
+from kaishu.openai_responses import Echo, completion_response, echo_of
+from kaishu.results import Completion, CompletionEnd
+from kaishu.server.bodies import json_body
+from kaishu.server.completion_chunks import CompletionChunks
+from kaishu.server.events import DONE, event
+from kaishu.server.many import merged
+from kaishu.server.refusals import openai_error
+from kaishu.server.service import service_of
+from kaishu.server.unknown_fields import warning_headers
+from kaishu.server.waiting import EventStream, answer_of
+
+router = APIRouter()
+
+
+@router.post("/v1/completions")
+async def completions(request: Request) -> Response:
+    """Continue texts."""
+    service = service_of(request)
+    settings, engine = service.settings, service.engine
+    call = read_completion(await json_body(request, settings), allow_unknown=not settings.strict, may_stream=True)
+    service.check_model(call.model)
+    if call.streams and call.echo and call.params.logprobs is not None:
+        raise InvalidParameterError("logprobs", call.params.logprobs, "null in a stream with echo")
+    headers = warning_headers(call.unknown_fields)
+    with spelt(call.names):
+        jobs, echoes = await asyncio.to_thread(_jobs, call, engine)
+    if call.streams:
+        events = _events(call, engine, jobs, echoes)
+        return EventStream(events, settings, lambda error: event(openai_error(error)), headers=headers)
+    answers = await answer_of(request, _answers(call, engine, jobs), settings)
+    return JSONResponse(completion_response(answers, call.model, echoes=echoes), headers=headers)
+
+
+def _jobs(call: CompletionCall, engine: Engine) -> tuple[list[Generate], list[Echo] | None]:
+    jobs = [engine.prompting.completion(prompt, call.params, priority=call.priority) for prompt in call.prompts]
+    for job in jobs:
+        room_of(job, engine.loaded.limits)  # it refuses what doesn't fit, before a stream begins
+    if not call.echo:
+        return jobs, None
+    tokenizer = engine.loaded.tokenizer
+    return jobs, [echo_of(prompt, job.prompt_ids, tokenizer) for prompt, job in zip(call.prompts, jobs, strict=True)]
+
+
+async def _answers(call: CompletionCall, engine: Engine, jobs: Sequence[Generate]) -> list[Completion]:
+    answers: dict[int, Completion] = {}
+    with spelt(call.names):
+        async with aclosing(merged(engine, jobs)) as deltas:
+            async for place, found in deltas:
+                if isinstance(found.delta, CompletionEnd):
+                    answers[place] = found.delta.completion
+    return [answers[place] for place in range(len(jobs))]
+
+
+async def _events(
+    call: CompletionCall, engine: Engine, jobs: Sequence[Generate], echoes: Sequence[Echo] | None
+) -> AsyncIterator[bytes]:
+    chunks = CompletionChunks(call, echoes)
+    has_begun = False
+    with spelt(call.names):
+        async with aclosing(merged(engine, jobs)) as deltas:
+            async for place, found in deltas:
+                if not has_begun:
+                    has_begun = True
+                    for chunk in chunks.beginning():
+                        yield event(chunk)
+                for chunk in chunks.push(place, found):
+                    yield event(chunk)
+    for chunk in chunks.end():
+        yield event(chunk)
+    yield DONE

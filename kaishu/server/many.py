@@ -1,0 +1,74 @@
+"""One request that is several jobs of the engine: prompts to complete, texts to read.
+
+Owns how many of them are in the engine at once, so that one request doesn't fill the queue, and that all end when one
+fails or the client leaves. Knows nothing of what the jobs are for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from kaishu.async_engine import Engine
+from kaishu.deltas import ChoiceDelta, CompletionDeltas
+from kaishu.engine.jobs import Generate, Read
+
+AT_ONCE = 32  # jobs of one request
+Result = TypeVar("Result")
+
+
+async def rows_of(engine: Engine, jobs: Sequence[Read]) -> list[Any]:
+    """What Engine.read gives for each job. raises: as it does"""
+    return await _each(jobs, engine.read)
+
+
+async def merged(engine: Engine, jobs: Sequence[Generate]) -> AsyncGenerator[tuple[int, ChoiceDelta], None]:
+    """The deltas of all jobs as they come, each with its job's place.
+
+    raises: as Engine.start and its requests do
+    """
+    found: asyncio.Queue[tuple[int, ChoiceDelta] | None] = asyncio.Queue(1)  # a slow reader holds all of them up
+    numbered = list(enumerate(jobs))
+
+    async def one(numbered_job: tuple[int, Generate]) -> None:
+        place, job = numbered_job
+        async with aclosing((await engine.start(job, CompletionDeltas())).__aiter__()) as deltas:
+            async for delta in deltas:
+                await found.put((place, delta))
+
+    async def all_of_them() -> None:
+        try:
+            await _each(numbered, one)
+        finally:
+            await found.put(None)
+
+    running = asyncio.create_task(all_of_them())
+    try:
+        while (delta := await found.get()) is not None:
+            yield delta
+        await running
+    finally:
+        running.cancel()
+        while not running.done():  # it may still want to say that it is over
+            if found.full():
+                found.get_nowait()
+            await asyncio.sleep(0)
+
+
+async def _each(jobs: Sequence[Any], call: Callable[[Any], Awaitable[Result]]) -> list[Result]:
+    """Results in the order of the jobs; the first failure ends all others and is raised."""
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def one(job: Any) -> Result:
+        async with limit:
+            return await call(job)
+
+    tasks = [asyncio.ensure_future(one(job)) for job in jobs]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,89 @@
+"""POST /tokenize and /detokenize: the model's tokens of a text or chat, and back.
+
+Owns these routes, and the form of their bodies and answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from kaishu.errors import InvalidParameterError, InvalidRequestError
+from kaishu.openai_fields import Field, boolean, read_fields
+from kaishu.openai_responses import Json
+from kaishu.prompting import ChatRequest
+from kaishu.server.bodies import json_body
+from kaishu.server.service import Service, service_of
+from kaishu.server.unknown_fields import warning_headers
+from kaishu.text.tokenizer import check_text
+
+router = APIRouter()
+_READ = Field("read")
+TOKENIZE_FIELDS: Mapping[str, Field] = dict.fromkeys(
+    ("model", "prompt", "messages", "tools", "enable_thinking", "chat_template_kwargs", "return_token_strs"), _READ
+)
+DETOKENIZE_FIELDS: Mapping[str, Field] = dict.fromkeys(("model", "tokens"), _READ)
+
+
+@router.post("/tokenize")
+async def tokenize(request: Request) -> Response:
+    """The tokens of a text (`prompt`) or of a conversation as the model reads it (`messages`)."""
+    service = service_of(request)
+    fields, headers = await _fields(request, service, TOKENIZE_FIELDS)
+    return JSONResponse(await asyncio.to_thread(_tokenized, service, fields), headers=headers)
+
+
+@router.post("/detokenize")
+async def detokenize(request: Request) -> Response:
+    """The text of tokens."""
+    service = service_of(request)
+    fields, headers = await _fields(request, service, DETOKENIZE_FIELDS)
+    if "tokens" not in fields:
+        raise InvalidRequestError("tokens is missing; allowed: a list of token ids.", field="tokens")
+    token_ids = await asyncio.to_thread(service.engine.prompting.checked_ids, "tokens", fields["tokens"])
+    text = await asyncio.to_thread(service.engine.loaded.tokenizer.decode, token_ids)
+    return JSONResponse({"prompt": text}, headers=headers)
+
+
+async def _fields(
+    request: Request, service: Service, table: Mapping[str, Field]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    body = await json_body(request, service.settings)
+    fields, unknown = read_fields(body, table, allow_unknown=not service.settings.strict)
+    if "model" in fields:  # there is only one, so it may be left out
+        if not isinstance(fields["model"], str):
+            raise InvalidParameterError("model", fields["model"], "the name of a model")
+        service.check_model(fields["model"])
+    return fields, warning_headers(unknown)
+
+
+def _tokenized(service: Service, fields: Mapping[str, Any]) -> Json:
+    """raises: InvalidRequestError and its kinds, TemplateError"""
+    prompting, tokenizer = service.engine.prompting, service.engine.loaded.tokenizer
+    if ("prompt" in fields) == ("messages" in fields):
+        raise InvalidRequestError("Give one of prompt and messages.", field="prompt")
+    with_texts = boolean(fields, "return_token_strs", False)
+    if "prompt" in fields:
+        for name in ("tools", "enable_thinking", "chat_template_kwargs"):
+            if name in fields:
+                raise InvalidParameterError(name, fields[name], "null with prompt; it goes with messages")
+        check_text(fields["prompt"], field="prompt")
+        ids = prompting.token_ids(fields["prompt"])
+    else:
+        service.check_messages(fields["messages"])
+        thinking = boolean(fields, "enable_thinking", False) if "enable_thinking" in fields else None
+        chat = ChatRequest(
+            fields["messages"],
+            fields.get("tools"),
+            thinking=thinking,
+            template_arguments=fields.get("chat_template_kwargs"),
+        )
+        ids = tokenizer.encode_prompt(prompting.render(chat))
+    texts = [tokenizer.token_bytes(one).decode("utf-8", errors="replace") for one in ids] if with_texts else None
+    context_tokens = service.engine.loaded.context_tokens
+    return {"count": len(ids), "max_model_len": context_tokens, "tokens": ids, "token_strs": texts}
