@@ -160,19 +160,26 @@ def _is_same(value: object, neutral: object) -> bool:
 def spelt(names: Mapping[str, str]) -> Iterator[None]:
     """Within this context errors name fields the way the body spelt them.
 
-    names: our name → the body's; what follows the name, as in texts[3], stays
+    names: our name → the body's, of fields or of places in them, as messages[2].content; the longest that fits counts,
+           and what follows it, as in texts[3], stays
     """
     try:
         yield
     except InvalidRequestError as error:
-        name = min((error.field.partition(sign)[0] for sign in ".["), key=len)
-        if name in names:
+        fitting = (name for name in names if _begins_with(error.field, name))
+        name = max(fitting, key=len, default=None)
+        if name is not None:
             rest = error.field[len(name) :]
-            if error.message.startswith(name):
+            if _begins_with(error.message, name):
                 error.message = names[name] + error.message[len(name) :]
             error.field = names[name] + rest
             error.args = (error.message if error.hint is None else f"{error.message}\n  {error.hint}",)
         raise
+
+
+def _begins_with(text: str, name: str) -> bool:
+    """Whether a name of a field, whole, is what a text begins with."""
+    return text.startswith(name) and text[len(name) : len(name) + 1] in ("", ".", "[", ":", " ")
 
 
 def boolean(fields: Mapping[str, Any], name: str, default: bool) -> bool:

@@ -7,11 +7,11 @@ openai_responses.py answers. Used by batch_run.py and the server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kaishu.errors import InvalidParameterError, InvalidRequestError
+from kaishu.errors import InvalidParameterError, InvalidRequestError, shortened, shown
 from kaishu.openai_fields import (
     CHAT_FIELDS,
     COMPLETION_FIELDS,
@@ -108,19 +108,19 @@ def read_chat(body: object, *, allow_unknown: bool = False, may_stream: bool = F
             "messages is missing; allowed: a list of messages.", field="messages", hint="Begin with a user message."
         )
     names = {"template_arguments": "chat_template_kwargs", "output_format": "response_format", "prompt": "messages"}
-    thinking, template_arguments = _thinking(fields, names)
+    thinking, template_arguments = read_thinking(fields, names)
     wants_logprobs = boolean(fields, "logprobs", False)
     num_top = integer(fields, "top_logprobs", 0, 20) or 0
     if num_top and not wants_logprobs:
         raise InvalidParameterError("top_logprobs", num_top, "0 or null, unless logprobs is true")
-    params = _sampling(
+    params = read_sampling(
         fields,
         names,
         max_tokens=_max_tokens(fields, names),
         logprobs=num_top if wants_logprobs else None,
         output_format=read_response_format(fields.get("response_format")),
     )
-    streams, include_usage = _streaming(fields, may_stream)
+    streams, include_usage = read_streaming(fields, may_stream)
     parallel = boolean(fields, "parallel_tool_calls", True)
     return ChatCall(
         model_name(fields),
@@ -150,7 +150,7 @@ def read_completion(body: object, *, allow_unknown: bool = False, may_stream: bo
     echo, num_top = boolean(fields, "echo", False), integer(fields, "logprobs", 0, 20)
     if fields.get("best_of") not in (None, fields.get("n", 1)):
         raise InvalidParameterError("best_of", fields["best_of"], "n, or null", hint="Ask for n and choose yourself.")
-    params = _sampling(
+    params = read_sampling(
         fields,
         names,
         max_tokens=fields.get("max_tokens", COMPLETION_TOKENS),
@@ -158,7 +158,7 @@ def read_completion(body: object, *, allow_unknown: bool = False, may_stream: bo
         prompt_logprobs=num_top if echo else None,
         output_format=read_response_format(fields.get("response_format")),
     )
-    streams, include_usage = _streaming(fields, may_stream)
+    streams, include_usage = read_streaming(fields, may_stream)
     return CompletionCall(
         model_name(fields),
         streams,
@@ -197,23 +197,26 @@ def read_inputs(name: str, value: object) -> list[str | list[int]]:
     return value
 
 
-def read_response_format(value: object) -> OutputFormat | None:
+def read_response_format(value: object, name: str = "response_format", *, is_flat: bool = False) -> OutputFormat | None:
     """The form that the answer has to have; None for any text.
 
-    value:  OpenAI's {"type": "text"}, {"type": "json_object"}, {"type": "json_schema", "json_schema": {...}}; and
-            Kaishu's own {"type": KIND, KIND: ...} for regex, lark and choice. A schema is kept to, `strict` or not
-    raises: InvalidRequestError and its kinds, naming response_format and the place in it
+    value:   OpenAI's {"type": "text"}, {"type": "json_object"}, {"type": "json_schema", "json_schema": {...}}; and
+             Kaishu's own {"type": KIND, KIND: ...} for regex, lark and choice. A schema is kept to, `strict` or not
+    name:    what the body calls it
+    is_flat: name, schema and strict stand beside the type, as in /v1/responses
+    raises:  InvalidRequestError and its kinds, naming the field and the place in it
     """
     if value is None:
         return None
-    name = "response_format"
     if not isinstance(value, dict):
         raise InvalidParameterError(name, value, 'an object such as {"type": "json_object"}')
     kind = value.get("type")
     kinds = ("text", "json_object", "json_schema", "regex", "lark", "choice")
     if not isinstance(kind, str) or kind not in kinds:
         raise InvalidParameterError(f"{name}.type", kind, ", ".join(kinds))
-    _check_keys(name, value, ("type",) if kind in ("text", "json_object") else ("type", kind))
+    if kind == "json_schema" and is_flat:
+        return _json_schema({key: said for key, said in value.items() if key != "type"}, name)
+    check_keys(name, value, ("type",) if kind in ("text", "json_object") else ("type", kind))
     if kind == "text":
         return None
     if kind == "json_object":
@@ -226,7 +229,7 @@ def read_response_format(value: object) -> OutputFormat | None:
 def _json_schema(described: object, name: str) -> OutputFormat:
     if not isinstance(described, dict):
         raise InvalidParameterError(name, described, 'an object, {"name": ..., "schema": {...}}')
-    _check_keys(name, described, ("name", "schema", "strict", "description"))
+    check_keys(name, described, ("name", "schema", "strict", "description"))
     title = described.get("name")
     letters = isinstance(title, str) and title.replace("_", "a").replace("-", "a")
     if not letters or not (letters.isascii() and letters.isalnum() and len(letters) <= 64):
@@ -238,15 +241,26 @@ def _json_schema(described: object, name: str) -> OutputFormat:
     return OutputFormat.json_schema(described.get("schema"), field_name=f"{name}.schema")  # type: ignore[arg-type]
 
 
-def _check_keys(name: str, value: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
+def check_keys(name: str, value: Mapping[str, Any], allowed: Collection[str]) -> None:
+    """Refuse keys of an object inside a body that mean nothing.
+
+    raises: InvalidRequestError naming the key
+    """
     for key in value:
         if key not in allowed:
             raise InvalidRequestError(
-                f"{name} has the unknown key {key!r}; allowed: {', '.join(allowed)}.", field=f"{name}.{key}"
+                f"{name} has the unknown key {shown(key)}; allowed: {', '.join(allowed)}.",
+                field=f"{name}.{shortened(key)}",
             )
 
 
-def _sampling(fields: Mapping[str, Any], names: Mapping[str, str], **further: Any) -> SamplingParams:
+def read_sampling(fields: Mapping[str, Any], names: Mapping[str, str], **further: Any) -> SamplingParams:
+    """Sampling, of the fields that are called the same here and there, and of others.
+
+    names:   see Call.names
+    further: what is called otherwise, by our names
+    raises:  InvalidParameterError
+    """
     given = {name: fields[name] for name in _SAMPLING if name in fields}
     with spelt(names):
         return SamplingParams(**given, **further)
@@ -262,8 +276,12 @@ def _max_tokens(fields: Mapping[str, Any], names: dict[str, str]) -> Any:
     return new
 
 
-def _thinking(fields: Mapping[str, Any], names: dict[str, str]) -> tuple[bool | None, Mapping[str, Any] | None]:
-    """Whether the model thinks first, which three fields can say, and the template's other arguments."""
+def read_thinking(fields: Mapping[str, Any], names: dict[str, str]) -> tuple[bool | None, Mapping[str, Any] | None]:
+    """Whether the model thinks first, which three fields can say, and the template's other arguments.
+
+    names:  see Call.names; gets the field that said it
+    raises: InvalidRequestError and its kinds, where it is none of these or they contradict each other
+    """
     arguments = fields.get("chat_template_kwargs")
     said: dict[str, Any] = {}
     if isinstance(arguments, dict) and "enable_thinking" in arguments:
@@ -286,7 +304,11 @@ def _thinking(fields: Mapping[str, Any], names: dict[str, str]) -> tuple[bool | 
     return thinking, arguments or None if isinstance(arguments, dict) else arguments
 
 
-def _streaming(fields: Mapping[str, Any], may_stream: bool) -> tuple[bool, bool]:
+def read_streaming(fields: Mapping[str, Any], may_stream: bool) -> tuple[bool, bool]:
+    """Whether the answer comes in pieces, and whether they end with the usage.
+
+    raises: InvalidParameterError
+    """
     streams = boolean(fields, "stream", False)
     if streams and not may_stream:
         raise InvalidParameterError("stream", True, "false or null, since the answer goes into a file")
@@ -297,7 +319,7 @@ def _streaming(fields: Mapping[str, Any], may_stream: bool) -> tuple[bool, bool]
         raise InvalidParameterError("stream_options", options, "null, unless stream is true")
     if not isinstance(options, dict):
         raise InvalidParameterError("stream_options", options, 'an object such as {"include_usage": true}')
-    _check_keys("stream_options", options, ("include_usage", "include_obfuscation"))
+    check_keys("stream_options", options, ("include_usage", "include_obfuscation"))
     for key, value in options.items():
         if not isinstance(value, bool | None) or (value and key == "include_obfuscation"):
             allowed = "true, false or null" if key == "include_usage" else "false or null"

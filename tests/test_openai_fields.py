@@ -90,6 +90,21 @@ def test_errors_name_fields_as_the_body_spells_them(field, spelling):
     assert str(caught.value) == f"{spelling} is 1; allowed: two.\n  Do it."
 
 
+@pytest.mark.parametrize(
+    "field, spelling",
+    [
+        ("m[1].content[0].text", "input[4].content[0].text"),
+        ("m[1].name", "input[4].name"),
+        ("m[10].name", "in[10].name"),
+    ],
+)
+def test_of_the_places_that_are_spelt_otherwise_the_longest_that_fits_counts(field, spelling):
+    names = {"m": "in", "m[1]": "input[4]", "m[1].content": "input[4].content"}
+    with pytest.raises(InvalidParameterError, match="is 1") as caught, spelt(names):
+        raise InvalidParameterError(field, 1, "two")
+    assert caught.value.field == spelling and caught.value.message.startswith(f"{spelling} is 1")
+
+
 def test_other_errors_keep_their_words():
     with pytest.raises(InvalidParameterError, match=r"^textsy is 1") as caught, spelt({"texts": "input"}):
         raise InvalidParameterError("textsy", 1, "two")

@@ -275,3 +275,14 @@ def test_response_formats_that_are_none_are_refused_with_their_place(given, fiel
     with pytest.raises(InvalidRequestError) as caught:
         read_response_format(given)
     assert caught.value.field == field
+
+
+def test_a_flat_format_means_what_the_nested_one_does_and_is_named_as_it_is_spelt():
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    flat = {"type": "json_schema", "name": "n", "schema": schema, "strict": True}
+    read = read_response_format(flat, "text.format", is_flat=True)
+    assert read == OutputFormat.json_schema(schema) and read.field_name == "text.format.schema"
+    with pytest.raises(InvalidParameterError, match=r"^text\.format\.name is None"):
+        read_response_format({"type": "json_schema", "schema": schema}, "text.format", is_flat=True)
+    with pytest.raises(InvalidRequestError, match=r"^text\.format has the unknown key 'json_schema'"):
+        read_response_format({"type": "json_schema", "json_schema": {}}, "text.format", is_flat=True)
