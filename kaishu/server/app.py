@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 
 from kaishu import __version__
 from kaishu.errors import KaishuError
-from kaishu.server import chat_completions, completions, embeddings, models, rerank, tokens
+from kaishu.server import chat_completions, completions, embeddings, models, rerank, responses, tokens
 from kaishu.server.metrics import Metrics
 from kaishu.server.refusals import LEFT, RefusedError, headers_of, openai_error, status_of
 from kaishu.server.service import Life, Service
@@ -29,6 +29,7 @@ ROUTERS = (
     completions.router,
     embeddings.router,
     rerank.router,
+    responses.router,
     models.router,
     tokens.router,
 )

@@ -1,0 +1,277 @@
+"""Bodies of /v1/responses, read: what is to be generated, and what the answer says of the request.
+
+Owns the fields of OpenAI's Responses API, after its reference: each is honoured, or accepted where it asks for nothing,
+or refused with its name. The server keeps nothing, so every request holds its whole conversation. What fields mean
+that other bodies have too is in openai_requests.py, what items mean in responses_input.py. Pure: knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kaishu.errors import InvalidParameterError, InvalidRequestError
+from kaishu.json_fields import shown
+from kaishu.openai_fields import Field, boolean, integer, model_name, priority, read_fields, spelt
+from kaishu.openai_requests import Call, read_response_format, read_sampling, read_streaming, read_thinking
+from kaishu.prompting import ChatRequest
+from kaishu.sampling import SamplingParams
+from kaishu.server.responses_input import Conversation, Json, read_tools, shown_tool
+from kaishu.text.messages import clean_json
+
+LOGPROBS = "message.output_text.logprobs"
+INCLUDABLE = (  # all but the first are of what never is in an answer here, or is there anyway
+    LOGPROBS,
+    "reasoning.encrypted_content",
+    "message.input_image.image_url",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+)
+
+_READ, _OURS = Field("read"), Field("read", is_ours=True)
+_TEXT = Field("noted", kind=str)
+_STORED = "Nothing is stored here: give the whole conversation as input."
+
+RESPONSE_FIELDS: Mapping[str, Field] = {
+    "model": _READ,
+    "input": _READ,
+    "instructions": _READ,
+    "max_output_tokens": _READ,
+    "temperature": _READ,
+    "top_p": _READ,
+    "include": _READ,
+    "top_logprobs": _READ,
+    "text": _READ,
+    "reasoning": _READ,
+    "tools": _READ,
+    "tool_choice": _READ,
+    "parallel_tool_calls": _READ,
+    "stream": _READ,
+    "stream_options": _READ,
+    "metadata": _READ,
+    "prompt_cache_options": _READ,
+    "user": _TEXT,
+    "safety_identifier": _TEXT,
+    "prompt_cache_key": _TEXT,
+    "prompt_cache_retention": _TEXT,
+    "store": Field("neutral", (False,), instead="Nothing is stored here; keep the answer yourself."),
+    "previous_response_id": Field("neutral", instead=_STORED),
+    "conversation": Field("neutral", instead=_STORED),
+    "prompt": Field("neutral", instead="No prompts are stored here: give its text as instructions."),
+    "background": Field("neutral", (False,), instead="Wait for the answer, or stream it."),
+    "background_options": Field("neutral", ({}, {"completion_window": "soonest"}), instead="Leave it out."),
+    "truncation": Field("neutral", ("disabled",), instead="Nothing is cut here; leave out earlier items yourself."),
+    "context_management": Field("neutral", ([],), instead="Leave out or sum up earlier items yourself."),
+    "max_tool_calls": Field("neutral", instead="There are no built-in tools here, of which it counts the calls."),
+    "service_tier": Field("neutral", ("auto", "default"), instead="Say what is urgent with priority."),
+    "moderation": Field("neutral", instead="There is no moderation here."),
+    "image": Field("neutral", ({},), instead="The model reads and writes text only."),
+    "access_programs": Field("neutral", ({},), instead="There are none here."),
+    "top_k": _OURS,
+    "min_p": _OURS,
+    "repetition_penalty": _OURS,
+    "presence_penalty": _OURS,
+    "frequency_penalty": _OURS,
+    "seed": _OURS,
+    "stop": _OURS,
+    "stop_token_ids": _OURS,
+    "min_tokens": _OURS,
+    "ignore_eos": _OURS,
+    "logit_bias": _OURS,
+    "thinking_budget": _OURS,
+    "enable_thinking": _OURS,
+    "chat_template_kwargs": _OURS,
+    "priority": _OURS,
+}
+
+_LABELS = ("user", "safety_identifier", "prompt_cache_key")
+MAX_LABEL_CHARACTERS = 512
+
+_WHOLE_THOUGHT = "The thought itself is in the answer."
+_REASONING: Mapping[str, Field] = {
+    "effort": _READ,
+    "summary": Field("neutral", ("auto",), instead=_WHOLE_THOUGHT),
+    "generate_summary": Field("neutral", ("auto",), instead=_WHOLE_THOUGHT),
+    "context": Field("neutral", ("auto",), instead="The model's template says which thoughts it reads again."),
+    "mode": Field("neutral", ("standard",), instead="There is no other here."),
+}
+_TEXT_FIELDS: Mapping[str, Field] = {
+    "format": _READ,
+    "verbosity": Field("neutral", ("medium",), instead="Say in the instructions how long the answer should be."),
+}
+_CACHE_OPTIONS: Mapping[str, Field] = {
+    "mode": _TEXT,
+    "ttl": _TEXT,
+    "prewarm": Field("neutral", (False,), instead="Ask for one token of output."),
+    "comparison_response_id": Field("neutral", instead=_STORED),
+}
+
+
+@dataclass(frozen=True)
+class ResponseCall(Call):
+    """A body of /v1/responses.
+
+    only_first_call: parallel_tool_calls is false, so of several calls the answer has the first
+    echo:            what the answer repeats of the body
+    """
+
+    request: ChatRequest = field(default_factory=lambda: ChatRequest([]))
+    params: SamplingParams = field(default_factory=SamplingParams)
+    only_first_call: bool = False
+    echo: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_response(body: object, *, allow_unknown: bool = False) -> ResponseCall:
+    """Read a body of /v1/responses.
+
+    body:          parsed JSON
+    allow_unknown: see read_fields
+    raises:        InvalidRequestError and its kinds, naming the field as the body spells it. What needs the model is
+                   checked later, by Prompting.chat, for with spelt(call.names)
+    """
+    fields, unknown = read_fields(body, RESPONSE_FIELDS, allow_unknown=allow_unknown)
+    names = {
+        "messages": "input",
+        "prompt": "input",
+        "max_tokens": "max_output_tokens",
+        "logprobs": "top_logprobs",
+        "output_format": "text.format",
+        "template_arguments": "chat_template_kwargs",
+    }
+    conversation = _conversation(fields)
+    tools, tool_names = read_tools(fields.get("tools", []))
+    names |= conversation.names | tool_names
+    said_text = _inside(fields, "text", _TEXT_FIELDS)
+    said_reasoning = _inside(fields, "reasoning", _REASONING)
+    _inside(fields, "prompt_cache_options", _CACHE_OPTIONS)
+    thinking, template_arguments = _thinking(fields, said_reasoning, names)
+    params = read_sampling(
+        fields,
+        names,
+        max_tokens=fields.get("max_output_tokens"),
+        logprobs=_num_logprobs(fields),
+        output_format=read_response_format(said_text.get("format"), "text.format", is_flat=True),
+    )
+    tool_choice = _tool_choice(fields, params)
+    streams, include_usage = read_streaming(fields, may_stream=True)
+    parallel = boolean(fields, "parallel_tool_calls", True)
+    return ResponseCall(
+        model_name(fields),
+        streams,
+        include_usage,
+        unknown,
+        names,
+        request=ChatRequest(
+            conversation.messages,
+            tools or None,
+            tool_choice,
+            parallel_tool_calls=parallel,
+            thinking=thinking,
+            template_arguments=template_arguments,
+            priority=priority(fields),
+        ),
+        params=params,
+        only_first_call=not parallel,
+        echo=_echo(
+            body,
+            max_output_tokens=params.max_tokens,
+            metadata=_metadata(fields),
+            parallel_tool_calls=parallel,
+            reasoning={"effort": said_reasoning.get("effort"), "summary": None},
+            text={"format": said_text.get("format") or {"type": "text"}, "verbosity": "medium"},
+            tool_choice=tool_choice or "auto",
+            tools=[shown_tool(tool) for tool in fields.get("tools", [])],
+            top_logprobs=params.logprobs or 0,
+        ),
+    )
+
+
+def _echo(body: Any, **read: object) -> Json:
+    """What the answer repeats: of the body as it stands, and as it was read; text that can be written, all of it.
+
+    raises: InvalidParameterError; InvalidMessagesError for halves of characters and what is nested too deep
+    """
+    for name in _LABELS:
+        if len(body.get(name) or "") > MAX_LABEL_CHARACTERS:
+            raise InvalidParameterError(name, body[name], f"a string of at most {MAX_LABEL_CHARACTERS} characters")
+    repeated = {name: body.get(name) for name in ("instructions", *_LABELS)} | read
+    return {name: clean_json(value, name) for name, value in repeated.items()}
+
+
+def _conversation(fields: Json) -> Conversation:
+    if "input" not in fields:
+        raise InvalidRequestError(
+            "input is missing; allowed: a text, or a list of items.", field="input", hint="Begin with a user message."
+        )
+    conversation = Conversation()
+    if "instructions" in fields:
+        conversation.add_instructions(fields["instructions"])
+    conversation.add_input(fields["input"])
+    return conversation
+
+
+def _inside(fields: Json, name: str, table: Mapping[str, Field]) -> Json:
+    """The fields of an object in the body, read as the body's own."""
+    value = fields.get(name, {})
+    if not isinstance(value, Mapping):
+        raise InvalidParameterError(name, value, "an object, {...}, or null")
+    with spelt({inner: f"{name}.{inner}" for inner in (*table, *value)}):
+        return read_fields(value, table)[0]
+
+
+def _thinking(fields: Json, reasoning: Json, names: dict[str, str]) -> tuple[bool | None, Mapping[str, Any] | None]:
+    said = {**fields, "reasoning_effort": reasoning["effort"]} if "effort" in reasoning else fields
+    with spelt({"reasoning_effort": "reasoning.effort"}):
+        found = read_thinking(said, names)
+    if names.get("thinking") == "reasoning_effort":
+        names["thinking"] = "reasoning.effort"
+    return found
+
+
+def _num_logprobs(fields: Json) -> int | None:
+    """How many alternatives each token gets; None where log probabilities aren't asked for."""
+    include = fields.get("include", [])
+    if not isinstance(include, list):
+        raise InvalidParameterError("include", include, "a list of names")
+    for index, name in enumerate(include):
+        if name not in INCLUDABLE:
+            raise InvalidParameterError(f"include[{index}]", name, ", ".join(INCLUDABLE))
+    num_top = integer(fields, "top_logprobs", 0, 20) or 0
+    if LOGPROBS in include:
+        return num_top
+    if num_top:
+        raise InvalidParameterError("top_logprobs", num_top, f"0 or null, unless include has {shown(LOGPROBS)}")
+    return None
+
+
+def _tool_choice(fields: Json, params: SamplingParams) -> Any:
+    choice = fields.get("tool_choice")
+    if choice in (None, "auto", "none"):
+        return choice
+    is_name = isinstance(choice, dict) and choice.get("type") == "function" and isinstance(choice.get("name"), str)
+    if choice != "required" and not (is_name and len(choice) == 2):
+        allowed = '"auto", "none", "required", or {"type": "function", "name": ...}'
+        raise InvalidParameterError("tool_choice", choice, allowed, hint="Give only those tools that may be called.")
+    if params.output_format is not None:
+        raise InvalidRequestError(
+            "tool_choice and text.format both say what the answer has to be.",
+            field="tool_choice",
+            hint="Give one of them.",
+        )
+    return choice
+
+
+def _metadata(fields: Json) -> Mapping[str, str]:
+    """The caller's own notes, which the answer repeats; OpenAI's limits."""
+    metadata = fields.get("metadata", {})
+    allowed = "an object of at most 16 strings of 512 characters, with names of 64"
+    if not isinstance(metadata, dict) or len(metadata) > 16:
+        raise InvalidParameterError("metadata", metadata, allowed)
+    for name, value in metadata.items():
+        if len(name) > 64 or not isinstance(value, str) or len(value) > 512:
+            raise InvalidParameterError(f"metadata.{name[:64]}", value, allowed)
+    return metadata
