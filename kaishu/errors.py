@@ -104,6 +104,14 @@ class SavedPagesError(KaishuError):
     """A file of computed pages that is damaged, belongs to another model, or can't be read or written."""
 
 
+class ListenError(KaishuError):
+    """An address or port at which a server can't listen, or a certificate that it can't use."""
+
+
+class RemoteError(KaishuError):
+    """A server that was asked over HTTP, and can't be reached, refuses, or answers with what can't be read."""
+
+
 class QueueFullError(KaishuError):
     """More requests wait already than the engine was told to hold; nothing is wrong with this one."""
 
@@ -113,6 +121,17 @@ class QueueFullError(KaishuError):
             hint="Send it again in a while, or let the engine hold more.",
         )
         self.waiting, self.limit = waiting, limit
+
+
+class QueueTimeoutError(KaishuError):
+    """A request that waited longer than the engine was told to let one wait; nothing is wrong with it."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(
+            f"The engine could not begin with the request within {limit_s:g} s: others were before it.",
+            hint="Send it again in a while, or let requests wait for longer.",
+        )
+        self.limit_s = limit_s
 
 
 class OutOfMemoryError(KaishuError):

@@ -21,6 +21,7 @@ from kaishu.errors import (
     ModelNotFoundError,
     NumericalError,
     QueueFullError,
+    QueueTimeoutError,
     TemplateError,
 )
 from kaishu.results import ChatCompletion, Completion, PositionLogprobs, TokenLogprob, Usage
@@ -233,6 +234,7 @@ _STATUS: Mapping[type[KaishuError], tuple[int, str, str | None]] = {  # the firs
     TemplateError: (400, "invalid_request_error", "chat_template"),
     ModelNotFoundError: (404, "invalid_request_error", "model_not_found"),
     QueueFullError: (429, "rate_limit_error", "queue_full"),
+    QueueTimeoutError: (503, "server_error", "queue_timeout"),
     NumericalError: (500, "server_error", "numerical_error"),
 }
 

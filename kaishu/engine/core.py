@@ -10,6 +10,7 @@ One request's failure is its own: what its row, its grammar or its text raises e
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -30,7 +31,7 @@ from kaishu.engine.scheduler import Budget, Scheduler, Work
 from kaishu.engine.statistics import Counters, Statistics
 from kaishu.engine.step import Rows, WorkRows, compute, cut_apart
 from kaishu.engine.stream import ChoiceEnd, RequestEnd, Stream, TextPiece
-from kaishu.errors import QueueFullError
+from kaishu.errors import QueueFullError, QueueTimeoutError
 from kaishu.results import Timing, Usage
 from kaishu.text.tokenizer import Tokenizer
 
@@ -39,15 +40,17 @@ from kaishu.text.tokenizer import Tokenizer
 class EngineSettings:
     """How the engine works, for all requests.
 
-    budget:       what a step may hold
-    max_waiting:  requests that may wait; one more is refused
-    warm_pages:   see PagePool; None for no limit
-    speculation:  whether tokens are guessed from the request's own text
-    model_tag:    what the model is, so that saved pages are never used with another
+    budget:          what a step may hold
+    max_waiting:     requests that may wait; one more is refused
+    queue_timeout_s: how long one may wait to be begun with; it fails then
+    warm_pages:      see PagePool; None for no limit
+    speculation:     whether tokens are guessed from the request's own text
+    model_tag:       what the model is, so that saved pages are never used with another
     """
 
     budget: Budget = field(default_factory=Budget)
     max_waiting: int = 1024
+    queue_timeout_s: float = math.inf
     warm_pages: int | None = None
     speculation: bool = True
     model_tag: bytes = b""
@@ -143,9 +146,11 @@ class EngineCore:
         """Compute one step, if there is something to compute. return: the streams that got something, or ended"""
         start = self._clock()
         touched = self._let_in()
+        self._end_late(start)
         self._propose()
         works = self._scheduler.plan() if self._running else []
         begin = end = self._clock()
+        self._begin(works, begin)
         computed: list[WorkRows] = []
         try:
             runs = compute(self.executor, works, self._wants_hidden)
@@ -210,7 +215,21 @@ class EngineCore:
             except Exception as problem:
                 self._fail(running, problem)
 
+    def _end_late(self, now: float) -> None:
+        """Whoever has waited too long isn't begun with any more."""
+        limit_s = self.settings.queue_timeout_s
+        for running in list(self._running.values()):
+            if now - running.started <= limit_s:
+                return  # those after it came later
+            if running.begun is None:
+                self._fail(running, QueueTimeoutError(limit_s))
+
     # A step
+
+    def _begin(self, works: Sequence[Work], now: float) -> None:
+        for running in (self._of_request[work.request][0] for work in works):
+            if running.begun is None:
+                self._counters.count_begun(running, now)
 
     def _propose(self) -> None:
         decoding = [request for request in self._scheduler.running if request.is_decoding and not request.proposed]
@@ -253,8 +272,6 @@ class EngineCore:
         """One request's part of a step's result."""
         work = computed.work
         running, index = self._of_request[work.request]
-        if not running.is_counted:
-            self._count_prompt(running)
         try:
             if isinstance(running.job, Read):
                 self._read(running, work, computed.rows)
@@ -264,12 +281,6 @@ class EngineCore:
             return self._fail(running, problem)
         return running.stream
 
-    def _count_prompt(self, running: Running) -> None:
-        """Once for a job, whatever its choices find in the cache."""
-        running.is_counted = True
-        self._counters.prompt_tokens += running.requests[0].prompt_tokens
-        self._counters.cached_tokens += running.requests[0].cached_tokens or 0
-
     def _read(self, running: Running, work: Work, rows: Rows | None) -> None:
         if rows is not None:
             running.keep_rows(work.start + work.wants_logits.start, rows)
@@ -277,7 +288,7 @@ class EngineCore:
         if work.end == len(work.request.token_ids):
             running.stream.rows = np.concatenate(running.rows)
             self._forget(running)
-            self._counters.finished += 1
+            self._counters.count_whole(running, self._clock())
             running.stream.end()
 
     def _generate(self, running: Running, index: int, computed: WorkRows) -> None:
@@ -291,8 +302,7 @@ class EngineCore:
         now = self._clock()
         choice = running.choices[index]
         pieces = choice.advance(rows, computed.likeliest)
-        running.first_token, running.last_token = running.first_token or now, now
-        self._counters.output_tokens += len(pieces)
+        self._counters.count_tokens(running, index, len(pieces), now)
         self._scheduler.computed(work, known + len(pieces) - 1)
         text = "".join(piece.text for piece in pieces)
         fresh = choice.output.take_logprobs()
@@ -327,22 +337,12 @@ class EngineCore:
         choice, job = running.choices[index], running.job
         assert isinstance(job, Generate) and choice.output.finish_reason is not None
         self._leave(running.requests[index])
-        if choice.guessing is not None:
-            self._counters.guessed += choice.guessing.guessed
-            self._counters.accepted += choice.guessing.accepted
-        output = choice.output
+        self._counters.count_choice(choice)
+        output, num_thought = choice.output, choice.thinking.num_tokens
         logprobs = None if job.params.logprobs is None else tuple(output.logprobs)
-        running.stream.add(
-            ChoiceEnd(
-                index,
-                output.text,
-                tuple(output.token_ids),
-                choice.output.finish_reason,
-                output.num_taken,
-                choice.thinking.num_tokens,
-                logprobs,
-            )
-        )
+        token_ids, reason = tuple(output.token_ids), choice.output.finish_reason
+        end = ChoiceEnd(index, output.text, token_ids, reason, output.num_taken, num_thought, logprobs)
+        running.stream.add(end)
         running.num_over += 1
         if running.num_over == job.params.n:
             self._end_job(running, job)
@@ -360,7 +360,7 @@ class EngineCore:
         given = None if job.params.prompt_logprobs is None else tuple(running.prompt_logprobs)
         running.stream.add(RequestEnd(usage, timing, given))
         del self._running[running.stream.number]
-        self._counters.finished += 1
+        self._counters.count_whole(running, running.last_token)
         running.stream.end()
 
     def _leave(self, request: Request) -> None:
@@ -377,7 +377,7 @@ class EngineCore:
     def _fail(self, running: Running, problem: BaseException) -> Stream:
         if not running.stream.is_over:
             self._forget(running)
-            self._counters.failed += 1
+            self._counters.count_cut(running, "error")
             running.stream.end(problem)
             self._ended.append(running.stream)
         return running.stream
@@ -390,7 +390,7 @@ class EngineCore:
         running = self._running.get(number)
         if running is not None:
             self._forget(running)
-            self._counters.aborted += 1
+            self._counters.count_cut(running, "abort")
             running.stream.end()
             self._ended.append(running.stream)
 

@@ -62,7 +62,10 @@ class Read:
 class Running:
     """A job that was let in.
 
-    choices: of a Generate; the first computes the prompt, the others come when that is done and find it in the cache
+    choices:   of a Generate; the first computes the prompt, the others come when that is done and find it in the cache
+    started:   when it came, by the core's clock; the other times are by it, too
+    begun:     when the first step with some of it was planned; None before
+    chosen_at: when each choice got its newest tokens
     """
 
     job: Generate | Read
@@ -71,13 +74,19 @@ class Running:
     choices: list[Choice] = field(default_factory=list)
     waiting_choices: list[int] = field(default_factory=list)
     num_over: int = 0
-    is_counted: bool = False  # among the tokens of prompts
     started: float = 0.0
+    begun: float | None = None
+    chosen_at: dict[int, float] = field(default_factory=dict)
     first_token: float = 0.0
     last_token: float = 0.0
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
     rows: list[NDArray[np.float32]] = field(default_factory=list)
     rows_end: int = 0
+
+    @property
+    def num_open(self) -> int:
+        """How many choices aren't over; a Read is one."""
+        return self.job.params.n - self.num_over if isinstance(self.job, Generate) else 1
 
     def keep_rows(self, start: int, rows: NDArray[np.float32]) -> None:
         """Some rows of a Read, from position `start` on; those that a pre-emption had computed again are left out."""

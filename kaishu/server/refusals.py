@@ -84,7 +84,7 @@ def headers_of(error: BaseException) -> dict[str, str]:
     """The headers that an answer with this error has beside the usual ones."""
     if isinstance(error, RefusedError):
         return error.headers
-    return {"Retry-After": "1"} if status_of(error) == 429 else {}
+    return {"Retry-After": "1"} if status_of(error) in (429, 503) else {}
 
 
 def openai_error(error: BaseException) -> dict[str, Any]:

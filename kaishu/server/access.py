@@ -1,0 +1,154 @@
+"""Every request's record: an id at its beginning, a line in the log and a count at its end.
+
+Owns these, and what becomes of a bug: whatever escapes from the layers below is logged here with the request's id and
+answered with a 500 that says nothing of it. The outermost layer. Who may come in is gate.py's matter.
+
+What others know goes into the scope: `scope["state"]["request_id"]` is made here; `["model"]` and `["key_name"]` are
+put there by bodies.py and gate.py, and `scope["kaishu.status"]` by waiting.py where the outcome isn't what was sent.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import time
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from kaishu.server.logs import one_line
+from kaishu.server.metrics import Metrics
+from kaishu.server.refusals import openai_error
+
+REQUEST_ID = "X-Request-Id"
+MOST_LOGGED_BYTES = 64 << 10  # of a body, where bodies are logged
+_SANE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_LOG = logging.getLogger("kaishu.access")
+
+
+class Access:
+    """The layer.
+
+    log_prompts: write bodies of requests and answers into the log
+    """
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, log_prompts: bool) -> None:
+        self._app, self._metrics, self._log_prompts = app, metrics, log_prompts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request; the server's beginning and end pass through, and WebSockets are closed."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+        elif scope["type"] != "http":
+            await self._app(scope, receive, send)
+        else:
+            await self._request(scope, receive, send)
+
+    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        said = Headers(scope=scope).get(REQUEST_ID, "")
+        request_id = said if _SANE_ID.fullmatch(said) else secrets.token_hex(16)
+        scope.setdefault("state", {})["request_id"] = request_id
+        record = _Record(request_id, receive, send, self._log_prompts)
+        begin = time.perf_counter()
+        try:
+            await self._app(scope, record.receive, record.send)
+        except Exception as problem:
+            _LOG.error("A request failed. id=%s", request_id, exc_info=problem, extra={"fields": {"id": request_id}})
+            if record.status is None:
+                await record.send_bug(problem)
+            # With an answer under way the connection is all that is left to tell it; uvicorn closes it.
+            scope["kaishu.status"] = 500
+        finally:
+            self._note(scope, record, time.perf_counter() - begin)
+
+    def _note(self, scope: Scope, record: _Record, seconds: float) -> None:
+        status = scope.get("kaishu.status") or record.status or 500
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        self._metrics.count_http(method, path_label(scope), status, seconds)
+        state = scope["state"]
+        fields: dict[str, Any] = {
+            "status": status,
+            "method": method,
+            "path": scope["path"][:256],
+            "ms": round(seconds * 1000, 1),
+            "bytes": record.sent_bytes,
+            "model": state.get("model"),
+            "key": state.get("key_name"),
+            "client": (scope.get("client") or ("unknown",))[0],
+            "id": record.request_id,
+        }
+        fields = {name: value for name, value in fields.items() if value is not None}
+        if self._log_prompts:
+            fields |= {"request": record.asked.text, "answer": record.answered.text}
+        line = "{status} {method} {path} {ms} ms {bytes} bytes".format_map(fields)
+        rest = " ".join(f"{name}={one_line(str(fields[name]))}" for name in fields if name not in _IN_LINE)
+        _LOG.info("%s %s", line, rest, extra={"fields": fields})
+
+
+_IN_LINE = frozenset({"status", "method", "path", "ms", "bytes"})
+
+
+def path_label(scope: Scope) -> str:
+    """A request's path as a metric's label: one of few, whatever clients send."""
+    route = scope.get("route")
+    return str(getattr(route, "path", "other"))
+
+
+class _Record:
+    """What goes through, noted on its way.
+
+    status:     that was sent; None before
+    sent_bytes: of the answer's body
+    """
+
+    def __init__(self, request_id: str, receive: Receive, send: Send, keeps_bodies: bool) -> None:
+        self.request_id, self._receive, self._send = request_id, receive, send
+        self.status: int | None = None
+        self.sent_bytes = 0
+        self._keeps_bodies, self.asked, self.answered = keeps_bodies, _Kept(), _Kept()
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if self._keeps_bodies and message["type"] == "http.request":
+            self.asked.add(message.get("body", b""))
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            MutableHeaders(raw=message.setdefault("headers", []))[REQUEST_ID] = self.request_id
+        elif message["type"] == "http.response.body":
+            body = message.get("body", b"")
+            self.sent_bytes += len(body)
+            if self._keeps_bodies:
+                self.answered.add(body)
+        await self._send(message)
+
+    async def send_bug(self, problem: Exception) -> None:
+        body = json.dumps(openai_error(problem)).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await self.send({"type": "http.response.start", "status": 500, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body})
+
+
+class _Kept:
+    """The beginning of a body."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._room = MOST_LOGGED_BYTES
+
+    def add(self, part: bytes) -> None:
+        """More of it."""
+        if self._room > 0 and part:
+            self._parts.append(bytes(part[: self._room]))
+            self._room -= len(part)
+
+    @property
+    def text(self) -> str:
+        """What was kept, and a mark where something is missing."""
+        return b"".join(self._parts).decode("utf-8", errors="replace") + ("…" if self._room < 0 else "")
