@@ -53,7 +53,13 @@ class CompletionDeltas:
                 return [ChoiceDelta(choice, TextDelta(text), token_ids, logprobs)] if text or token_ids else []
             case ChoiceEnd():
                 self._completions[event.choice] = Completion(
-                    event.text, event.token_ids, event.finish_reason, _NO_USAGE, _NO_TIMING, event.logprobs
+                    event.text,
+                    event.token_ids,
+                    event.finish_reason,
+                    _NO_USAGE,
+                    _NO_TIMING,
+                    event.logprobs,
+                    stop_string=event.stop_string,
                 )
                 return []
             case RequestEnd():
@@ -126,4 +132,5 @@ class ChatDeltas:
             usage=_NO_USAGE,
             timing=_NO_TIMING,
             logprobs=end.logprobs,
+            stop_string=end.stop_string,
         )

@@ -81,6 +81,7 @@ class Completion:
 
     alternatives:    the other choices, where n was more than 1; usage and timing are of all together
     prompt_logprobs: of each token of the prompt but the first, if they were asked for
+    stop_string:     the one that ended it, if one did
     """
 
     text: str
@@ -91,6 +92,7 @@ class Completion:
     logprobs: tuple[PositionLogprobs, ...] | None = None
     alternatives: tuple[Completion, ...] = ()
     prompt_logprobs: tuple[PositionLogprobs, ...] | None = None
+    stop_string: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ class ChatCompletion:
     """An assistant's turn, split into its channels. `content` and `reasoning` are empty strings where there is none.
 
     alternatives: the other choices, where n was more than 1; usage and timing are of all together
+    stop_string:  the one that ended it, if one did
     """
 
     content: str
@@ -109,6 +112,7 @@ class ChatCompletion:
     timing: Timing
     logprobs: tuple[PositionLogprobs, ...] | None = None
     alternatives: tuple[ChatCompletion, ...] = ()
+    stop_string: str | None = None
 
 
 @dataclass(frozen=True)

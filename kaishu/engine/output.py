@@ -51,6 +51,11 @@ class Output:
         self.finish_reason: FinishReason | None = None
 
     @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended it, if one did."""
+        return self._stopping.matched
+
+    @property
     def text(self) -> str:
         """Everything released so far."""
         return "".join(self._released)

@@ -27,7 +27,7 @@ class TextPiece:
 
 @dataclass(frozen=True)
 class ChoiceEnd:
-    """One choice is over."""
+    """One choice is over. `stop_string`: the one that ended it, if one did."""
 
     choice: int
     text: str
@@ -36,6 +36,7 @@ class ChoiceEnd:
     completion_tokens: int
     reasoning_tokens: int
     logprobs: tuple[PositionLogprobs, ...] | None
+    stop_string: str | None = None
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def test_an_end_or_a_stop_string_with_the_last_token_is_a_stop(tokenizer: Tokeni
     assert written(tokenizer, tokenizer.encode("a"), max_tokens=2)[0].finish_reason == "stop"
     ids = byte_tokens(tokenizer, b"xab")
     output, _ = written(tokenizer, ids, max_tokens=3, stop="ab")
-    assert (output.text, output.finish_reason) == ("x", "stop")
+    assert (output.text, output.finish_reason, output.stop_string) == ("x", "stop", "ab")
 
 
 @pytest.mark.parametrize("stop", ["b,c", ["zzz", "b,c"], [",c"]])
@@ -87,12 +87,14 @@ def test_a_stop_string_across_tokens_ends_the_text_before_it(tokenizer: Tokenize
     ids = [i for part in ("alpha, b", ",", "c tail") for i in tokenizer.encode(part)]
     output, _ = written(tokenizer, ids, stop=stop)
     assert output.text == ("alpha, b" if stop == [",c"] else "alpha, ") and output.finish_reason == "stop"
+    assert output.stop_string == (",c" if stop == [",c"] else "b,c")
 
 
 def test_text_held_back_for_a_stop_string_is_given_out_at_the_end(tokenizer: Tokenizer) -> None:
     for fields in ({}, {"max_tokens": len(tokenizer.encode("alpha, b,"))}):
         output, _ = written(tokenizer, tokenizer.encode("alpha, b,"), stop="b,c", **fields)
         assert output.text == "alpha, b," and output.finish_reason == ("length" if fields else "stop")
+        assert output.stop_string is None
 
 
 def test_before_min_tokens_stop_strings_end_nothing(tokenizer: Tokenizer) -> None:
