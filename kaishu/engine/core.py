@@ -338,10 +338,10 @@ class EngineCore:
         assert isinstance(job, Generate) and choice.output.finish_reason is not None
         self._leave(running.requests[index])
         self._counters.count_choice(choice)
-        output, num_thought = choice.output, choice.thinking.num_tokens
+        output, num_thought, stop_string = choice.output, choice.thinking.num_tokens, choice.output.stop_string
         logprobs = None if job.params.logprobs is None else tuple(output.logprobs)
         token_ids, reason = tuple(output.token_ids), choice.output.finish_reason
-        end = ChoiceEnd(index, output.text, token_ids, reason, output.num_taken, num_thought, logprobs)
+        end = ChoiceEnd(index, output.text, token_ids, reason, output.num_taken, num_thought, logprobs, stop_string)
         running.stream.add(end)
         running.num_over += 1
         if running.num_over == job.params.n:

@@ -12,6 +12,17 @@ from typing import Any
 from kaishu.errors import KaishuError
 from kaishu.openai_responses import error_response, error_status
 
+MESSAGES = "/v1/messages"  # and what is below has Anthropic's form
+_ANTHROPIC_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 LEFT = 499  # the client closed the connection first; only logs and metrics see it
 
 
@@ -85,6 +96,24 @@ def headers_of(error: BaseException) -> dict[str, str]:
     if isinstance(error, RefusedError):
         return error.headers
     return {"Retry-After": "1"} if status_of(error) in (429, 503) else {}
+
+
+def error_body(path: str, error: BaseException, request_id: str | None = None) -> dict[str, Any]:
+    """An error as the clients of a path read it.
+
+    path:       of the request
+    request_id: by which the log knows it
+    """
+    is_anthropics = path == MESSAGES or path.startswith(f"{MESSAGES}/")
+    return anthropic_error(error, request_id) if is_anthropics else openai_error(error)
+
+
+def anthropic_error(error: BaseException, request_id: str | None = None) -> dict[str, Any]:
+    """An error as Anthropic's clients read it. A server that loads or drains is `overloaded_error`, but with 503."""
+    status = status_of(error)
+    kind = _ANTHROPIC_KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
+    message = openai_error(error)["error"]["message"]
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
 
 
 def openai_error(error: BaseException) -> dict[str, Any]:
