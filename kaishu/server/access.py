@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kaishu.server.logs import one_line
 from kaishu.server.metrics import Metrics
-from kaishu.server.refusals import openai_error
+from kaishu.server.refusals import openai_error, status_of
 
 REQUEST_ID = "X-Request-Id"
 MOST_LOGGED_BYTES = 64 << 10  # of a body, where bodies are logged
@@ -57,11 +57,10 @@ class Access:
         try:
             await self._app(scope, record.receive, record.send)
         except Exception as problem:
-            _LOG.error("A request failed. id=%s", request_id, exc_info=problem, extra={"fields": {"id": request_id}})
+            note_failure(scope, problem)
             if record.status is None:
                 await record.send_bug(problem)
             # With an answer under way the connection is all that is left to tell it; uvicorn closes it.
-            scope["kaishu.status"] = 500
         finally:
             self._note(scope, record, time.perf_counter() - begin)
 
@@ -90,6 +89,14 @@ class Access:
 
 
 _IN_LINE = frozenset({"status", "method", "path", "ms", "bytes"})
+
+
+def note_failure(scope: Scope, error: BaseException) -> None:
+    """A request failed: its status, for its line, and if it is a bug of ours all about it into the log."""
+    scope["kaishu.status"] = status_of(error)
+    if scope["kaishu.status"] == 500:
+        request_id = scope["state"]["request_id"]
+        _LOG.error("A request failed. id=%s", request_id, exc_info=error, extra={"fields": {"id": request_id}})
 
 
 def path_label(scope: Scope) -> str:

@@ -7,21 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from kaishu import __version__
 from kaishu.errors import KaishuError
-from kaishu.server import chat_completions, completions, embeddings, models, rerank, responses, tokens
+from kaishu.server import chat_completions, completions, embeddings, health, messages, models, rerank, responses, tokens
+from kaishu.server.access import REQUEST_ID, Access, note_failure
+from kaishu.server.gate import Gate
+from kaishu.server.keys import ENVIRONMENT, Keys, read_keys
+from kaishu.server.limits import Limits
 from kaishu.server.metrics import Metrics
-from kaishu.server.refusals import LEFT, RefusedError, headers_of, openai_error, status_of
+from kaishu.server.refusals import LEFT, RefusedError, error_body, headers_of, status_of
 from kaishu.server.service import Life, Service
 from kaishu.server.settings import ServerSettings
+from kaishu.server.unknown_fields import HEADER as IGNORED_FIELDS
 from kaishu.server.waiting import ClientLeft
 
 ROUTERS = (
@@ -30,25 +37,52 @@ ROUTERS = (
     embeddings.router,
     rerank.router,
     responses.router,
+    messages.router,
     models.router,
     tokens.router,
+    health.router,
 )
 _LOG = logging.getLogger("kaishu.server")
 
 
-def create_app(settings: ServerSettings, load: Callable[[ServerSettings, Metrics], Service]) -> FastAPI:
+def create_app(
+    settings: ServerSettings,
+    load: Callable[[ServerSettings, Metrics], Service],
+    *,
+    environment: Mapping[str, str] = os.environ,
+) -> FastAPI:
     """The server as an ASGI application.
 
-    load: makes the service, in a thread, once the application starts; until then requests are refused with 503
+    load:        makes the service, in a thread, once the application starts; until then requests are refused with 503
+    environment: its KAISHU_API_KEYS are keys, beside those of settings.api_keys_file
+    raises:      ConfigError for keys that can't be used
     """
+    keys = read_keys(settings.api_keys_file, environment.get(ENVIRONMENT, ""))
     life = Life(settings, Metrics(), load)
     app = FastAPI(title="Kaishu", version=__version__, docs_url=None, redoc_url=None, lifespan=_lifespan)
     app.state.life = life
     for router in ROUTERS:
         app.include_router(router)
-    for kind in (KaishuError, HTTPException, ClientLeft, ClientDisconnect, Exception):
+    for kind in (KaishuError, HTTPException, ClientLeft, ClientDisconnect):  # what else escapes is access.py's
         app.add_exception_handler(kind, _failed)
+    _add_layers(app, life, keys)
     return app
+
+
+def _add_layers(app: FastAPI, life: Life, keys: Keys) -> None:
+    """Around all routes, the innermost first."""
+    settings = life.settings
+    limits = Limits(settings.key_requests_per_minute, settings.key_concurrent_requests)
+    app.add_middleware(Gate, settings=settings, keys=keys, limits=limits)
+    if settings.cors_origins:  # outside of the gate: a browser asks whether it may ask without a key
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=[REQUEST_ID, IGNORED_FIELDS, "Retry-After"],
+        )
+    app.add_middleware(Access, metrics=life.metrics, log_prompts=settings.log_prompts)
 
 
 @asynccontextmanager
@@ -68,8 +102,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 async def _load(life: Life) -> None:
     try:
-        life.service = await asyncio.to_thread(life.load, life.settings, life.metrics)
-        life.state = "ready"
+        service = await asyncio.to_thread(life.load, life.settings, life.metrics)
+        life.metrics.show_engine(service.names[0], service.engine.statistics)
+        life.service, life.state = service, "ready"
     except Exception as problem:
         life.problem, life.state = problem, "failed"
         _LOG.error("The model couldn't be loaded. %s", problem, exc_info=not isinstance(problem, KaishuError))
@@ -81,10 +116,9 @@ async def _failed(request: Request, error: Exception) -> Response:
         return Response(status_code=LEFT)
     if isinstance(error, HTTPException):
         error = _of_the_router(request, error)
-    status = status_of(error)
-    if status == 500:
-        _LOG.error("A request failed.", exc_info=error)
-    return JSONResponse(openai_error(error), status_code=status, headers=headers_of(error))
+    note_failure(request.scope, error)
+    body = error_body(request.url.path, error, getattr(request.state, "request_id", None))
+    return JSONResponse(body, status_code=status_of(error), headers=headers_of(error))
 
 
 def _of_the_router(request: Request, error: HTTPException) -> RefusedError:

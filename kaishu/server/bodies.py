@@ -21,7 +21,7 @@ _PARSED_AT_ONCE_BYTES = 64 << 10  # what parses in about a millisecond; more goe
 
 
 async def json_body(request: Request, settings: ServerSettings) -> Any:
-    """The body as Python's values.
+    """The body as Python's values. What it says about the model comes into the log.
 
     raises: RefusedError (413, 415, 408); InvalidRequestError for what isn't JSON; ClientDisconnect
     """
@@ -42,9 +42,10 @@ async def json_body(request: Request, settings: ServerSettings) -> Any:
             code="body_timeout",
             headers={"Connection": "close"},
         ) from None
-    if len(raw) <= _PARSED_AT_ONCE_BYTES:
-        return parsed(raw)
-    return await asyncio.to_thread(parsed, raw)
+    body = parsed(raw) if len(raw) <= _PARSED_AT_ONCE_BYTES else await asyncio.to_thread(parsed, raw)
+    if isinstance(body, dict) and isinstance(body.get("model"), str):
+        request.state.model = shortened(body["model"])
+    return body
 
 
 async def _read(request: Request, most_bytes: int) -> bytes:

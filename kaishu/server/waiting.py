@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from kaishu.server.refusals import LEFT, RefusedError
+from kaishu.server.access import note_failure
+from kaishu.server.refusals import LEFT, RefusedError, status_of
 from kaishu.server.settings import ServerSettings
 
 Answer = TypeVar("Answer")
@@ -76,7 +77,8 @@ class EventStream(Response):
     failure: the bytes that tell of an error that comes after the beginning
     headers: of the answer, beside the usual ones
 
-    The outcome is in `status`, for the log: 200, 499 (the client left), or that of the error.
+    The outcome is in `scope["kaishu.status"]`, for the log, where it isn't 200: 499 (the client left), or that of the
+    error.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send them all."""
-        sending = asyncio.ensure_future(self._send_all(send))
+        sending = asyncio.ensure_future(self._send_all(scope, send))
         leaving = asyncio.ensure_future(_left(receive))
         try:
             await asyncio.wait(
@@ -109,7 +111,7 @@ class EventStream(Response):
             elif leaving.done():
                 scope["kaishu.status"] = LEFT
             else:
-                await self._cut_off(sending, send)
+                await self._cut_off(sending, scope, send)
         except _ReadsNothing:
             scope["kaishu.status"] = LEFT
         finally:
@@ -119,15 +121,16 @@ class EventStream(Response):
             if close is not None:
                 await close()
 
-    async def _cut_off(self, sending: asyncio.Future[None], send: Send) -> None:
+    async def _cut_off(self, sending: asyncio.Future[None], scope: Scope, send: Send) -> None:
         """The time is up."""
         await _ended(sending)
         problem = out_of_time(self._settings.request_timeout_s)
         if not self._has_begun:
             raise problem
+        scope["kaishu.status"] = status_of(problem)
         await self._sent(send, self._failure(problem), more=False)
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, scope: Scope, send: Send) -> None:
         events = aiter(self._events)
         # An error before the first event is an answer of its own, with its status: so the beginning waits for it.
         first = await anext(events, None)
@@ -141,6 +144,7 @@ class EventStream(Response):
         except (_ReadsNothing, asyncio.CancelledError):
             raise
         except Exception as error:
+            note_failure(scope, error)
             await self._sent(send, self._failure(error))
         await self._sent(send, b"", more=False)
 

@@ -93,7 +93,10 @@ def live(load: Load, settings: ServerSettings, *, waits: bool = True) -> Iterato
 
 def engine_settings(settings: ServerSettings, *, speculation: bool = True) -> EngineSettings:
     return EngineSettings(
-        Budget(running=settings.max_running), max_waiting=settings.max_waiting, speculation=speculation
+        Budget(running=settings.max_running),
+        max_waiting=settings.max_waiting,
+        queue_timeout_s=settings.queue_timeout_s,
+        speculation=speculation,
     )
 
 
