@@ -86,6 +86,14 @@ RESPONSE_FIELDS: Mapping[str, Field] = {
     "enable_thinking": _OURS,
     "chat_template_kwargs": _OURS,
     "priority": _OURS,
+    # The chat API's names for what is called otherwise here; to leave them unread would change the answer.
+    "messages": Field("neutral", instead="Use input.", is_ours=True),
+    "max_tokens": Field("neutral", instead="Use max_output_tokens.", is_ours=True),
+    "max_completion_tokens": Field("neutral", instead="Use max_output_tokens.", is_ours=True),
+    "response_format": Field("neutral", instead="Use text.format.", is_ours=True),
+    "reasoning_effort": Field("neutral", instead="Use reasoning.effort.", is_ours=True),
+    "logprobs": Field("neutral", (False,), instead=f"Use include, with {LOGPROBS}.", is_ours=True),
+    "n": Field("neutral", (1,), instead="Ask several times.", is_ours=True),
 }
 
 _LABELS = ("user", "safety_identifier", "prompt_cache_key")

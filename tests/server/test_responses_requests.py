@@ -1,0 +1,245 @@
+"""Every field of the Responses API: honoured, accepted where it asks for nothing, or refused by name."""
+
+from __future__ import annotations
+
+from typing import get_type_hints
+
+import pytest
+from openai.types.responses import response_create_params
+
+from kaishu.errors import InvalidParameterError, InvalidRequestError
+from kaishu.openai_requests import EFFORTS
+from kaishu.output_format import OutputFormat
+from kaishu.prompting import ChatRequest
+from kaishu.sampling import SamplingParams
+from kaishu.server.responses_requests import INCLUDABLE, RESPONSE_FIELDS, read_response
+
+ASKED = {"model": "tiny", "input": "Hi"}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+TOOL = {"type": "function", "name": "add", "parameters": SCHEMA, "strict": True}
+
+# Of each field that isn't read: what is accepted, and what is refused.
+UNREAD = {
+    "user": (["", "me"], [7, {}, "x" * 513]),
+    "safety_identifier": (["me"], [1, "x" * 513]),
+    "prompt_cache_key": (["k"], [1, "x" * 513]),
+    "prompt_cache_retention": (["24h"], [24]),
+    "store": ([False], [True, 0, "no"]),
+    "previous_response_id": ([], ["resp_1", ""]),
+    "conversation": ([], ["conv_1", {"id": "conv_1"}]),
+    "prompt": ([], [{"id": "p"}]),
+    "background": ([False], [True, 0]),
+    "background_options": ([{}, {"completion_window": "soonest"}], [{"completion_window": "2h"}]),
+    "truncation": (["disabled"], ["auto"]),
+    "context_management": ([[]], [[{"type": "compaction"}]]),
+    "max_tool_calls": ([], [1]),
+    "service_tier": (["auto", "default"], ["flex", "priority", "fast"]),
+    "moderation": ([], [{"model": "x"}]),
+    "image": ([{}], [{"context_compression": "enabled"}]),
+    "access_programs": ([{}], [{"cyber": "standard"}]),
+    "messages": ([], [[{"role": "user", "content": "Hi"}]]),
+    "max_tokens": ([], [5]),
+    "max_completion_tokens": ([], [5]),
+    "response_format": ([], [{"type": "json_object"}]),
+    "reasoning_effort": ([], ["low"]),
+    "logprobs": ([False], [True, 3]),
+    "n": ([1], [2, True]),
+}
+# Of fields that are objects: what is refused in them, and its name.
+INSIDE = [
+    ({"reasoning": []}, "reasoning"),
+    ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
+    ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
+    ({"reasoning": {"generate_summary": "concise"}}, "reasoning.generate_summary"),
+    ({"reasoning": {"context": "all_turns"}}, "reasoning.context"),
+    ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
+    ({"reasoning": {"depth": 3}}, "reasoning.depth"),
+    ({"reasoning": {"effort": "high"}, "enable_thinking": False}, "reasoning.effort"),
+    ({"text": "plain"}, "text"),
+    ({"text": {"verbosity": "low"}}, "text.verbosity"),
+    ({"text": {"style": "x"}}, "text.style"),
+    ({"text": {"format": "json"}}, "text.format"),
+    ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+    ({"text": {"format": {"type": "json_schema", "schema": SCHEMA}}}, "text.format.name"),
+    ({"text": {"format": {"type": "json_schema", "name": "n", "schema": 1}}}, "text.format.schema"),
+    ({"text": {"format": {"type": "json_schema", "json_schema": {}}}}, "text.format.json_schema"),
+    ({"prompt_cache_options": {"prewarm": True}}, "prompt_cache_options.prewarm"),
+    ({"prompt_cache_options": {"comparison_response_id": "r"}}, "prompt_cache_options.comparison_response_id"),
+    ({"include": "x"}, "include"),
+    ({"include": ["message.output_text.logprobs", "x"]}, "include[1]"),
+    ({"include": [{}]}, "include[0]"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"top_logprobs": 21, "include": [INCLUDABLE[0]]}, "top_logprobs"),
+    ({"max_output_tokens": 0}, "max_output_tokens"),
+    ({"max_output_tokens": "9"}, "max_output_tokens"),
+    ({"temperature": -1}, "temperature"),
+    ({"top_k": 0.5}, "top_k"),
+    ({"stream": "yes"}, "stream"),
+    ({"stream_options": {}}, "stream_options"),
+    ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+    ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "add"}}}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": "required", "text": {"format": {"type": "json_object"}}}, "tool_choice"),
+    ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
+    ({"metadata": []}, "metadata"),
+    ({"metadata": {"a": 1}}, "metadata.a"),
+    ({"metadata": {"a": "x" * 513}}, "metadata.a"),
+    ({"metadata": {"a": "\ud800"}}, "metadata.a"),
+    ({"metadata": {str(place): "" for place in range(17)}}, "metadata"),
+    ({"user": "\ud800"}, "user"),
+    ({"model": 7}, "model"),
+    ({"priority": "high"}, "priority"),
+]
+
+
+def test_no_field_of_the_api_is_missing_and_ours_are_marked():
+    theirs = {*get_type_hints(response_create_params.ResponseCreateParamsBase), "stream"}
+    assert {name for name, said in RESPONSE_FIELDS.items() if not said.is_ours} == theirs
+    objects = {*response_create_params.PromptCacheOptions.__annotations__}
+    for name in objects:
+        read_response({**ASKED, "prompt_cache_options": {name: None}})
+    assert {name for name, said in RESPONSE_FIELDS.items() if said.use != "read"} == set(UNREAD)
+
+
+@pytest.mark.parametrize(
+    "name, value", [(name, value) for name, (good, _) in UNREAD.items() for value in (*good, None)]
+)
+def test_fields_that_ask_for_nothing_are_accepted(name, value):
+    assert read_response({**ASKED, name: value}).params == SamplingParams()
+
+
+@pytest.mark.parametrize("name, value", [(name, value) for name, (_, bad) in UNREAD.items() for value in bad])
+def test_fields_that_ask_for_what_is_not_here_are_refused_by_name(name, value):
+    with pytest.raises(InvalidParameterError, match=f"^{name} is") as caught:
+        read_response({**ASKED, name: value})
+    assert caught.value.field == name
+
+
+@pytest.mark.parametrize("said, field", INSIDE)
+def test_what_is_wrong_inside_of_a_field_is_refused_with_its_place(said, field):
+    with pytest.raises(InvalidRequestError) as caught:
+        read_response({**ASKED, **said})
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("name", RESPONSE_FIELDS)
+def test_null_is_what_leaving_out_is(name):
+    if name not in ("model", "input"):
+        assert read_response({**ASKED, name: None}) == read_response(ASKED)
+
+
+def test_a_body_without_input_or_with_an_unknown_field_is_refused():
+    with pytest.raises(InvalidRequestError, match="input is missing"):
+        read_response({"model": "tiny"})
+    with pytest.raises(InvalidRequestError, match=r"There is no field \"temprature\"(.|\n)*mean temperature\?"):
+        read_response({**ASKED, "temprature": 1})
+    assert read_response({**ASKED, "temprature": 1}, allow_unknown=True).unknown_fields == ("temprature",)
+
+
+def test_what_is_said_arrives_where_it_acts():
+    call = read_response(
+        {
+            **ASKED,
+            "instructions": "Be kind.",
+            "max_output_tokens": 9,
+            "temperature": 0.5,
+            "top_p": 0.25,
+            "include": ["message.output_text.logprobs"],
+            "top_logprobs": 3,
+            "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True}},
+            "tools": [TOOL],
+            "parallel_tool_calls": False,
+            "reasoning": {"effort": "none", "summary": "auto"},
+            "stream": True,
+            "stream_options": {"include_obfuscation": False},
+            "priority": 2,
+            "top_k": 4,
+            "min_p": 0.1,
+            "repetition_penalty": 1.5,
+            "presence_penalty": 1.0,
+            "frequency_penalty": 0.5,
+            "seed": 7,
+            "stop": ["x"],
+            "stop_token_ids": [5],
+            "min_tokens": 2,
+            "ignore_eos": True,
+            "logit_bias": {"3": 1},
+            "thinking_budget": 6,
+            "chat_template_kwargs": {"a": 1},
+        }
+    )
+    assert call.streams and call.only_first_call
+    assert call.request == ChatRequest(
+        [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}],
+        [{"type": "function", "function": {"name": "add", "parameters": SCHEMA}}],
+        None,
+        parallel_tool_calls=False,
+        thinking=False,
+        template_arguments={"a": 1},
+        priority=2,
+    )
+    assert call.params == SamplingParams(
+        max_tokens=9,
+        temperature=0.5,
+        top_p=0.25,
+        logprobs=3,
+        output_format=OutputFormat.json_schema(SCHEMA),
+        top_k=4,
+        min_p=0.1,
+        repetition_penalty=1.5,
+        presence_penalty=1.0,
+        frequency_penalty=0.5,
+        seed=7,
+        stop=["x"],
+        stop_token_ids=[5],
+        min_tokens=2,
+        ignore_eos=True,
+        logit_bias={"3": 1},
+        thinking_budget=6,
+    )
+
+
+@pytest.mark.parametrize("effort", EFFORTS)
+def test_effort_says_whether_the_model_thinks(effort):
+    assert read_response({**ASKED, "reasoning": {"effort": effort}}).request.thinking is (effort != "none")
+    assert read_response({**ASKED, "reasoning": {}}).request.thinking is None
+
+
+@pytest.mark.parametrize("name", INCLUDABLE)
+def test_all_that_the_api_can_include_is_accepted_and_log_probabilities_are_given(name):
+    logprobs = read_response({**ASKED, "include": [name]}).params.logprobs
+    assert logprobs == (0 if name == "message.output_text.logprobs" else None)
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", "required", {"type": "function", "name": "add"}])
+def test_a_choice_of_tools_arrives_as_it_is_and_is_repeated(choice):
+    call = read_response({**ASKED, "tools": [TOOL], "tool_choice": choice})
+    assert call.request.tool_choice == choice == call.echo["tool_choice"]
+
+
+def test_the_answer_repeats_what_was_asked():
+    said = {
+        "instructions": "Be kind.",
+        "user": "u",
+        "safety_identifier": "s",
+        "prompt_cache_key": "k",
+        "max_output_tokens": 9,
+        "metadata": {"a": "b"},
+        "parallel_tool_calls": False,
+        "reasoning": {"effort": "low", "summary": None},
+        "text": {"format": {"type": "json_object"}, "verbosity": "medium"},
+        "tool_choice": "auto",
+        "tools": [{**TOOL, "description": None}],
+        "top_logprobs": 0,
+    }
+    assert read_response({**ASKED, **said}).echo == said
+    silent = read_response(ASKED).echo
+    assert silent["text"] == {"format": {"type": "text"}, "verbosity": "medium"} and silent["tools"] == []
+
+
+@pytest.mark.parametrize(
+    "ours, theirs", [("prompt", "input"), ("output_format", "text.format"), ("max_tokens", "max_output_tokens")]
+)
+def test_errors_that_come_later_find_the_bodys_names(ours, theirs):
+    assert read_response(ASKED).names[ours] == theirs
