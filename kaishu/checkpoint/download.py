@@ -1,7 +1,7 @@
 """One file over HTTP: resumed where it broke off, checked, and in its place only once it is whole.
 
-Owns the transfer and the list of files that a model folder needs. Knows nothing of hubs and their APIs. Used by
-huggingface.py for weights and by modelscope.py for everything.
+Owns the transfer, the list of files that a model needs, and whether they are here. Knows nothing of hubs and their
+APIs. Used by huggingface.py for weights and by modelscope.py for everything.
 
     FILE.part  grows, survives an interruption, and is locked by its one writer until it is gone from there
     FILE       appears by renaming, after size and SHA-256 were found right
@@ -39,6 +39,7 @@ SMALL_FILES = (
     "model.safetensors.index.json",
 )
 WEIGHT_FILES = ("model.safetensors", "model-*-of-*.safetensors")
+WEIGHT_SUFFIXES = (".safetensors", ".gguf")
 INSTEAD = (
     "Instead: another endpoint (HF_ENDPOINT=https://hf-mirror.com), the other hub (modelscope:ORG/NAME or "
     "huggingface:ORG/NAME), a folder with the files, or the bundled model, `tiny`."
@@ -67,24 +68,28 @@ class RemoteFile:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a token
 
 
-def needed_files(paths: Iterable[str], model: str) -> list[str]:
-    """Pick the files that a model folder needs; weights last, so that where they are, the rest is.
+def needed_files(paths: Iterable[str], model: str, choice: str | None = None) -> list[str]:
+    """Pick the files that a model needs; weights last, so that where they are, the rest is.
 
     paths:  all that a repository has
-    return: the needed ones
-    raises: CheckpointError when the repository has no config.json, or its weights are only pickles or GGUF
+    choice: which of its GGUF models; None for its safetensors, or where it has none, its only GGUF model
+    return: the needed ones: those of a folder, or the parts of a GGUF model, which needs nothing else
+    raises: CheckpointError when there is nothing to choose (no config.json, only pickles), or too much;
+            ModelNotFoundError when there is no such GGUF model
     """
     all_paths = sorted(paths)
+    if choice is not None:
+        return _gguf_files(all_paths, model, choice)
     flat = [path for path in all_paths if path.count("/") == path.startswith("additional_chat_templates/")]
     small = [path for path in flat if any(fnmatchcase(path, pattern) for pattern in SMALL_FILES)]
     weights = [path for path in flat if any(fnmatchcase(path, pattern) for pattern in WEIGHT_FILES)]
+    if not weights and any(path.endswith(".gguf") for path in all_paths):
+        return _gguf_files(all_paths, model, None)
     if "config.json" not in small:
         raise CheckpointError(f"{model} has no config.json. It has: {and_more(all_paths)}.")
     if not weights:
-        from kaishu.checkpoint.shards import GGUF_HINT, PICKLE_HINT, PICKLE_SUFFIXES
+        from kaishu.checkpoint.shards import PICKLE_HINT, PICKLE_SUFFIXES
 
-        if any(path.endswith(".gguf") for path in all_paths):
-            raise CheckpointError(f"{model} has no safetensors, only GGUF: {and_more(all_paths)}.", hint=GGUF_HINT)
         pickles = [path for path in all_paths if path.endswith(PICKLE_SUFFIXES)]
         if pickles:
             raise CheckpointError(
@@ -92,6 +97,52 @@ def needed_files(paths: Iterable[str], model: str) -> list[str]:
             )
         raise CheckpointError(f"{model} has no weights. It has: {and_more(all_paths)}.")
     return small + weights
+
+
+def _gguf_files(paths: list[str], model: str, choice: str | None) -> list[str]:
+    from kaishu.checkpoint.gguf_names import chosen_gguf, gguf_models
+
+    models = gguf_models(paths)
+    if not models and choice is None:
+        raise CheckpointError(f"{model} has no model. It has: {and_more(paths)}.")
+    found = chosen_gguf(models, choice, model)
+    if not found.is_whole:
+        raise CheckpointError(
+            f"{model} has {len(found.parts):,} of {found.count:,} parts of a model: {and_more(list(found.parts))}.",
+            hint="Use another of its models, or another repository: this one was not uploaded in full.",
+        )
+    return list(found.parts)
+
+
+def refuse_gguf(files: list[str], model: str) -> None:
+    """Where a model's files, of which none is here, are GGUF: only they say what it is.
+
+    raises: CheckpointError
+    """
+    if files[0].endswith(".gguf"):
+        raise CheckpointError(
+            f"{model} has its weights in GGUF, and only the file says how they are kept: it is not here.",
+            hint="Run `kaishu pull` with the same name first.",
+        )
+
+
+def model_here(folder: Path, model: str, choice: str | None) -> Path | None:
+    """What a hub's model is on this machine, if it is whole, so that no hub need be asked.
+
+    folder: where it was downloaded to, if it was
+    choice: which of its GGUF models; None for its safetensors, or where these aren't here, the only GGUF model that is
+    return: the folder, or the first part of a GGUF model; None where neither is here
+    raises: CheckpointError where several are here, any of which may be meant
+    """
+    if choice is None and is_complete(folder):
+        return folder
+    files = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf") if path.is_file()]
+    if not files:
+        return None
+    from kaishu.checkpoint.gguf_names import chosen_gguf, gguf_models
+
+    models = [found for found in gguf_models(files) if found.is_whole and (choice is None or found.is_called(choice))]
+    return folder / chosen_gguf(models, choice, model).parts[0] if models else None
 
 
 def is_complete(folder: Path) -> bool:

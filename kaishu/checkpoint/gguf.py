@@ -15,7 +15,6 @@ import hashlib
 import math
 import mmap
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any
 
 from kaishu.checkpoint.gguf_blocks import FORMATS, PLAIN
 from kaishu.checkpoint.gguf_metadata import MAX_HEADER_BYTES, GgufMetadata, HeaderCursor, walk_metadata
+from kaishu.checkpoint.gguf_names import SPLIT_NAME
 from kaishu.checkpoint.safetensors import RESUME_HINT
 from kaishu.errors import CheckpointError, and_more, shown
 
@@ -34,7 +34,6 @@ _MAX_DIMENSIONS = 4
 _MAX_SIZE = 1 << 48
 _MAX_NAME = 512
 _MAX_ALIGNMENT = 1 << 16
-_SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 # ggml's numbers of types, also of those that aren't read, so that a message can name them.
 TYPE_NAMES: Mapping[int, str] = MappingProxyType(
@@ -117,7 +116,7 @@ def open_gguf(path: Path) -> GgufFile:
     count = _split_number(part, "split.count", 1)
     if count <= 1:
         return GgufFile(path, (part,), part.metadata, part.tensors)
-    match = _SPLIT_NAME.fullmatch(path.name)
+    match = SPLIT_NAME.fullmatch(path.name)
     if match is None or int(match["count"]) != count:
         raise CheckpointError(
             f"{path.name} says that it is one of {count:,} parts, but isn't named like one; "
@@ -132,12 +131,6 @@ def open_gguf(path: Path) -> GgufFile:
             hint=RESUME_HINT,
         )
     return _joined(tuple(part if name == path.name else _open_part(path.parent / name) for name in names))
-
-
-def split_set(path: Path) -> str:
-    """What the names of all parts of one model have in common; of a file that isn't split, its own name."""
-    match = _SPLIT_NAME.fullmatch(path.name)
-    return path.name if match is None else f"{match['prefix']} of {match['count']}"
 
 
 def _joined(parts: tuple[GgufPart, ...]) -> GgufFile:

@@ -9,6 +9,7 @@ whole numbers of 2 to 8 bits along K that they scale:
     Q3_K, Q6_K                256 weights:  w = d · s · q            with a small whole s for each 16
     Q2_K                      256 weights:  w = d · s · q - dmin · m  with s, m for each 16
     Q4_K, Q5_K                256 weights:  w = d · s · q - dmin · m  with s, m for each 32
+    IQ4_XS                    256 weights:  w = d · s · q            with s for each 32, q as IQ4_NL's
 
 All arithmetic is in float32 and in this order, so that values are the same to the bit as those of the package `gguf`.
 """
@@ -78,9 +79,9 @@ def values(kind: str, raw: Bytes) -> NDArray[np.float32]:
 def groups(kind: str, raw: Bytes) -> Groups | None:
     """The same rows as whole numbers for the executors' layout; None where they fit none of them.
 
-    Nothing is lost but for Q4_K: there d·s and dmin·m, products of a float16 and 6 bits, are rounded to float16. That
-    changes each by at most 2^-11 of itself (below float16's normal range, 6e-5, by at most 2^-25), where a step of the
-    format itself is a 15th of a group's range.
+    Nothing is lost but for Q4_K and IQ4_XS: there d·s and dmin·m, products of a float16 and 6 bits, are rounded to
+    float16. That changes each by at most 2^-11 of itself (below float16's normal range, 6e-5, by at most 2^-25), where
+    a step of the formats themselves is a 15th of a group's range.
 
     kind:   a key of FORMATS
     raw:    [n, row bytes] uint8
@@ -183,6 +184,16 @@ def _iq4_nl(blocks: Bytes) -> Parts:
     return Parts(np.array(_NONLINEAR, np.int8)[_nibbles(blocks, 2)], _float16(blocks, 0))
 
 
+def _iq4_xs(blocks: Bytes) -> Parts:
+    """Bytes: d · 2 of s' two high bits · 4 of their low halves · 128 of q, 16 a group, as IQ4_NL's."""
+    codes = _bits(_field(blocks, 8, 136).reshape(-1, 8, 16), (0, 4), 15).reshape(-1, 8, GROUP)
+    shifts = np.arange(8, dtype=np.uint16) * np.uint16(2)
+    high_scales = (_field(blocks, 2, 4).view("<u2") >> shifts & 3).astype(np.uint8) << np.uint8(4)
+    low_scales = np.stack([_field(blocks, 4, 8) & 15, _field(blocks, 4, 8) >> 4], axis=2).reshape(-1, 8)
+    scales = _float16(blocks, 0) * _signed(low_scales | high_scales, 32)
+    return Parts(np.array(_NONLINEAR, np.int8)[codes], scales)
+
+
 def _q2_k(blocks: Bytes) -> Parts:
     """Bytes: 16 with a 4-bit s and m each · 64 of 2-bit q · d · dmin. 32 bytes of q hold 128 weights, by shift."""
     whole = _bits(_field(blocks, 16, 80).reshape(-1, 2, 32), (0, 2, 4, 6), 3).reshape(-1, 16, 16)
@@ -250,6 +261,7 @@ FORMATS: Mapping[str, BlockFormat] = MappingProxyType(
         "Q5_K": BlockFormat(256, 176, "int8", False, _q5_k),
         "Q6_K": BlockFormat(256, 210, "int8", False, _q6_k),
         "IQ4_NL": BlockFormat(32, 18, "int8", True, _iq4_nl),
+        "IQ4_XS": BlockFormat(256, 136, "int8", True, _iq4_xs),
     }
 )
 LAYOUT_OF: Mapping[str, LayoutKind] = MappingProxyType({name: form.layout for name, form in FORMATS.items()})

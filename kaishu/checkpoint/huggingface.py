@@ -8,6 +8,7 @@ HF_HUB_OFFLINE and HF_TOKEN. Used by hub.py.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,14 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from kaishu.checkpoint.download import (
     OFFLINE_HINT,
+    WEIGHT_SUFFIXES,
     Progress,
     ProgressLines,
     RemoteFile,
     StatusError,
     TransferMeter,
     download,
-    is_complete,
+    model_here,
     needed_files,
+    refuse_gguf,
     refused,
     unavailable,
 )
@@ -32,45 +35,48 @@ from kaishu.json_fields import read_json_object
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
 
+_TIMEOUT_SECONDS = 15
 _PERMISSION = (
     "Accept the model's terms on its page, then set HF_TOKEN to a token of yours (or run `hf auth login`). "
     "Check the spelling too: a name that doesn't exist looks the same from outside."
 )
 
 
-def cached_folder(name: str, revision: str) -> Path | None:
-    """The snapshot of a model in the local cache, if it is whole. Asks no network.
+def cached_model(name: str, revision: str, choice: str | None = None) -> Path | None:
+    """A model in the local cache, if it is whole. Asks no network.
 
     name:     "Qwen/Qwen3-0.6B"
     revision: a branch, a tag or a commit
+    choice:   which of its GGUF models, as for model_here
+    return:   its snapshot folder, or a GGUF file in it
     """
     from huggingface_hub import constants
 
     model = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
     reference = model / "refs" / revision
     commit = reference.read_text().strip() if reference.is_file() else revision
-    folder = model / "snapshots" / commit
-    return folder if is_complete(folder) else None
+    return model_here(model / "snapshots" / commit, name, choice)
 
 
-def fetch(name: str, revision: str, progress: Progress | None) -> Path:
+def fetch(name: str, revision: str, progress: Progress | None, choice: str | None = None) -> Path:
     """Download what is missing of a model.
 
-    return: its snapshot folder in the cache
+    choice: which of its GGUF models, as for needed_files
+    return: its snapshot folder in the cache, or a GGUF file in it
     raises: ModelNotFoundError, HubUnavailableError, CheckpointError
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 
     api = HfApi(library_name="kaishu")
     try:
-        info = api.model_info(name, revision=revision, files_metadata=True, timeout=15)
+        info = api.model_info(name, revision=revision, files_metadata=True, timeout=_TIMEOUT_SECONDS)
         siblings = {sibling.rfilename: sibling for sibling in info.siblings or []}
-        needed = needed_files(siblings, name)
-        weights = [path for path in needed if path.endswith(".safetensors")]
+        needed = needed_files(siblings, name, choice)
+        weights = [path for path in needed if path.endswith(WEIGHT_SUFFIXES)]
         small = [path for path in needed if path not in weights]
         meter = TransferMeter(sum(siblings[path].size or 0 for path in weights), progress or ProgressLines(name))
         with _no_bars():
-            snapshot_download(name, revision=revision, allow_patterns=small, endpoint=api.endpoint)
+            snapshot_download(name, revision=revision, allow_patterns=_as_patterns(small), endpoint=api.endpoint)
         blobs = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "blobs"
         for path in weights:
             remote = _remote_weight(name, info.sha or revision, siblings[path], api.endpoint)
@@ -78,7 +84,9 @@ def fetch(name: str, revision: str, progress: Progress | None) -> Path:
                 download(remote, blobs / str(remote.sha256), meter)
         # Finds the weights among the blobs, downloads what isn't there, and lays the links.
         with _no_bars():
-            return Path(snapshot_download(name, revision=revision, allow_patterns=needed, endpoint=api.endpoint))
+            patterns = _as_patterns(needed)
+            folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns, endpoint=api.endpoint))
+        return folder / needed[0] if needed[0].endswith(".gguf") else folder
     except KaishuError:
         raise
     except Exception as problem:  # the client's own, its HTTP library's (which changes between versions), the system's
@@ -89,17 +97,28 @@ def fetch_config(name: str, revision: str) -> dict[str, Any]:
     """Download a model's config.json alone; it stays in the cache.
 
     return: the object in it
-    raises: ModelNotFoundError, HubUnavailableError; ConfigError if it can't be parsed
+    raises: ModelNotFoundError, HubUnavailableError; ConfigError if it can't be parsed; CheckpointError where it isn't
+            what the weights follow from, or there are none that would be downloaded
     """
     from huggingface_hub import HfApi, hf_hub_download
 
-    endpoint = HfApi().endpoint
+    api = HfApi(library_name="kaishu")
+    endpoint = api.endpoint
     try:
+        info = api.model_info(name, revision=revision, timeout=_TIMEOUT_SECONDS)
+        refuse_gguf(needed_files([sibling.rfilename for sibling in info.siblings or []], name), name)
         with _no_bars():
             path = hf_hub_download(name, "config.json", revision=revision, endpoint=endpoint)
+    except KaishuError:
+        raise
     except Exception as problem:
         raise _explained(problem, name, revision, endpoint) from problem
     return read_json_object(Path(path), ConfigError)
+
+
+def _as_patterns(paths: list[str]) -> list[str]:
+    """Paths as the client's patterns, in which brackets mean something."""
+    return [glob.escape(path) for path in paths]
 
 
 @contextmanager

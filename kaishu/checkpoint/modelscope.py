@@ -26,8 +26,9 @@ from kaishu.checkpoint.download import (
     TransferMeter,
     download,
     get_json,
-    is_complete,
+    model_here,
     needed_files,
+    refuse_gguf,
     refused,
     unavailable,
 )
@@ -46,43 +47,49 @@ def cache_folder(name: str, revision: str) -> Path:
     return Path(os.path.expanduser(home)) / "kaishu" / "modelscope" / name / revision.replace("/", "--")  # noqa: PTH111
 
 
-def cached_folder(name: str, revision: str) -> Path | None:
-    """The model in the local cache, if it is whole. Asks no network."""
-    folder = cache_folder(name, revision)
-    return folder if is_complete(folder) else None
+def cached_model(name: str, revision: str, choice: str | None = None) -> Path | None:
+    """The model in the local cache, if it is whole. Asks no network.
+
+    choice: which of its GGUF models, as for model_here
+    return: its folder, or a GGUF file in it
+    """
+    return model_here(cache_folder(name, revision), name, choice)
 
 
-def fetch(name: str, revision: str, progress: Progress | None) -> Path:
+def fetch(name: str, revision: str, progress: Progress | None, choice: str | None = None) -> Path:
     """Download what is missing of a model.
 
     name:     "Qwen/Qwen3-0.6B"
     revision: a branch or a tag; "master" is the usual one
-    return:   its folder in the cache
+    choice:   which of its GGUF models, as for needed_files
+    return:   its folder in the cache, or a GGUF file in it
     raises:   ModelNotFoundError, HubUnavailableError, CheckpointError
     """
     endpoint = _endpoint(name)
     api = f"{endpoint}/api/v1/models/{name}/repo"
     with _explained(name, endpoint):
-        answer = get_json(f"{api}/files?{urlencode({'Revision': revision, 'Recursive': 'true'})}", _HEADERS)
-        files = _listed(answer, name, revision, endpoint)
+        files = _files(name, revision, endpoint)
         folder = cache_folder(name, revision)
-        needed = [files[path] for path in needed_files(files, name)]
+        needed = [files[path] for path in needed_files(files, name, choice)]
         meter = TransferMeter(sum(file["Size"] for file in needed), progress or ProgressLines(name))
         for file in needed:
             url = f"{api}?{urlencode({'Revision': revision, 'FilePath': file['Path']})}"
             remote = RemoteFile(file["Path"], url, file["Size"], file.get("Sha256") or None, _HEADERS)
             download(remote, folder / file["Path"], meter)
-    return folder
+    first: str = needed[0]["Path"]
+    return folder / first if first.endswith(".gguf") else folder
 
 
 def fetch_config(name: str, revision: str) -> dict[str, Any]:
     """Ask for a model's config.json alone.
 
     return: the object in it
-    raises: ModelNotFoundError, HubUnavailableError
+    raises: ModelNotFoundError, HubUnavailableError; CheckpointError where it isn't what the weights follow from, or
+            there are none that would be downloaded
     """
     endpoint = _endpoint(name)
     with _explained(name, endpoint):
+        refuse_gguf(needed_files(_files(name, revision, endpoint), name), name)
         query = urlencode({"Revision": revision, "FilePath": "config.json"})
         return get_json(f"{endpoint}/api/v1/models/{name}/repo?{query}", _HEADERS)
 
@@ -112,6 +119,13 @@ def _explained(name: str, endpoint: str) -> Iterator[None]:
         raise unavailable(name, endpoint, f"it answers {problem.status}") from None
     except (HTTPError, OSError) as problem:
         raise unavailable(name, endpoint, str(problem) or type(problem).__name__) from None
+
+
+def _files(name: str, revision: str, endpoint: str) -> dict[str, dict[str, Any]]:
+    """Ask for the list of a model's files; as _listed."""
+    query = urlencode({"Revision": revision, "Recursive": "true"})
+    answer = get_json(f"{endpoint}/api/v1/models/{name}/repo/files?{query}", _HEADERS)
+    return _listed(answer, name, revision, endpoint)
 
 
 def _listed(answer: dict[str, Any], name: str, revision: str, endpoint: str) -> dict[str, dict[str, Any]]:

@@ -13,14 +13,17 @@ import typer
 
 
 def pull(
-    name: Annotated[str, typer.Argument(help="A hub's name, such as Qwen/Qwen3-0.6B or modelscope:Qwen/Qwen3-0.6B.")],
+    name: Annotated[
+        str,
+        typer.Argument(help="A hub's name, such as Qwen/Qwen3-0.6B, modelscope:Qwen/Qwen3-0.6B or OWNER/REPO:Q4_K_M."),
+    ],
 ) -> None:
-    """Download a model, or bring it up to date, and print its folder. Goes on where an earlier try broke off."""
+    """Download a model, or bring it up to date, and print where it is. Goes on where an earlier try broke off."""
     print(fetch(name, refresh=True))
 
 
 def fetch(name: str, *, refresh: bool = False) -> Path:
-    """The folder of a model, downloaded if need be, with a bar on stderr.
+    """The folder or GGUF file of a model, downloaded if need be, with a bar on stderr.
 
     name:    a bundled name, a folder or a hub's name
     refresh: ask the hub for a newer version even if there is one here

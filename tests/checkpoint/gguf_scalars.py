@@ -24,6 +24,7 @@ SIZES = {
     "Q5_K": (256, 176),
     "Q6_K": (256, 210),
     "IQ4_NL": (32, 18),
+    "IQ4_XS": (256, 136),
 }
 IQ4_NL_TABLE = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
 F32 = np.float32
@@ -69,6 +70,14 @@ def q5_1(block: bytes, k: int) -> Any:
 
 def iq4_nl(block: bytes, k: int) -> Any:
     return half(block, 0) * F32(IQ4_NL_TABLE[nibble(block, 2, k)])
+
+
+def iq4_xs(block: bytes, k: int) -> Any:
+    """A group of 32 has a scale of 6 bits: the low 4 in half a byte from 4, the high 2 in the word at 2."""
+    group, inside = divmod(k, 32)
+    low = block[4 + group // 2] >> 4 * (group % 2) & 15
+    high = (block[2] | block[3] << 8) >> 2 * group & 3
+    return half(block, 0) * F32((low | high << 4) - 32) * F32(IQ4_NL_TABLE[nibble(block, 8 + 16 * group, inside)])
 
 
 def two_bits(block: bytes, offset: int, k: int) -> int:
@@ -138,6 +147,7 @@ WEIGHT: dict[str, Callable[[bytes, int], Any]] = {
     "Q5_K": q5_k,
     "Q6_K": q6_k,
     "IQ4_NL": iq4_nl,
+    "IQ4_XS": iq4_xs,
 }
 
 

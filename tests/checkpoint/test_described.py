@@ -106,9 +106,21 @@ def test_offline_means_offline(prefix, online, monkeypatch):
 
 
 def test_a_repository_without_a_config_says_so(online):
-    online.hub.models[NAME] = {"model.gguf": b"GGUF"}
-    with pytest.raises(ConfigError, match=r"has no config\.json"):
+    online.hub.models[NAME] = {"model.safetensors": b"x"}
+    with pytest.raises(CheckpointError, match=r"has no config\.json"):
         describe(NAME)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("name", [NAME, f"{NAME}:Q8_0"])
+def test_a_gguf_model_that_is_not_here_must_be_pulled(prefix, name, online):
+    """Also where its repository has a config.json: how the weights are kept isn't in there."""
+    online.hub.models[NAME] = {"config.json": FILES["config.json"], "m-Q8_0.gguf": b"GGUF"}
+    with pytest.raises(
+        CheckpointError, match=r"only the file says how they are kept: it is not here\..*\n  Run `kaishu"
+    ):
+        describe(prefix + name)
+    assert not online.hub.gets("resolve|FilePath=")
 
 
 @pytest.mark.parametrize("text", [b"{", b"[1]", b'{"model_type": "gpt2"}', b"{}"])

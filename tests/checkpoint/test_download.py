@@ -210,7 +210,7 @@ def test_only_what_a_model_folder_needs_is_picked_and_weights_come_last() -> Non
     "listed, words",
     [
         ([], "has no config.json"),
-        (["config.json", "a.gguf"], "only GGUF"),
+        (["a.gguf", "b.gguf"], "2 GGUF models"),
         (["config.json", "pytorch_model.bin"], "only pickled weights"),
         (["config.json"], "has no weights"),
     ],
@@ -218,6 +218,13 @@ def test_only_what_a_model_folder_needs_is_picked_and_weights_come_last() -> Non
 def test_a_list_without_a_usable_model_is_an_error(listed: list[str], words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
         needed_files(listed, "org/name")
+
+
+def test_of_a_list_with_gguf_only_one_model_is_needed() -> None:
+    assert needed_files(["config.json", "a.gguf", "mmproj-a.gguf"], "org/name") == ["a.gguf"]
+    assert needed_files(["a.gguf", "b.gguf"], "org/name", "b") == ["b.gguf"]
+    both = ["config.json", "model.safetensors", "a.gguf"]
+    assert needed_files(both, "org/name") == both[:2] and needed_files(both, "org/name", "a") == ["a.gguf"]
 
 
 def test_a_folder_is_complete_only_with_every_shard(tmp_path: Path) -> None:

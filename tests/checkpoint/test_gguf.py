@@ -12,7 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kaishu.checkpoint.gguf import READ_TYPES, TYPE_NAMES, open_gguf, split_set
+from kaishu.checkpoint.gguf import READ_TYPES, TYPE_NAMES, open_gguf
+from kaishu.checkpoint.gguf_names import split_set
 from kaishu.errors import CheckpointError
 from tests.checkpoint.gguf_files import ARRAY, STRING, U16, array, info, pair, raw_gguf, text, u32
 from tests.memory import run_measured
@@ -114,9 +115,11 @@ def test_what_is_no_file_is_missing(tmp_path: Path) -> None:
             open_gguf(path)
 
 
-def test_an_unread_type_says_which_are_read(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=f"allowed: {', '.join(READ_TYPES)}"):
-        open_gguf(written(tmp_path, raw_gguf([], [info("w", [256], 23)], bytes(256))))
+@pytest.mark.parametrize("number, name", [(16, "IQ2_XXS"), (21, "IQ3_S"), (34, "TQ1_0"), (99, "number 99")])
+def test_an_unread_type_says_which_are_read(tmp_path: Path, number: int, name: str) -> None:
+    said = f"'w' is of type {name}, which isn't read; allowed: {', '.join(READ_TYPES)}"
+    with pytest.raises(CheckpointError, match=rf"{said}\.\n  Use another of the model's files: Q8_0"):
+        open_gguf(written(tmp_path, raw_gguf([], [info("w", [256], number)], bytes(256))))
 
 
 def test_bytes_after_the_last_tensor_are_padding(tmp_path: Path) -> None:
@@ -148,7 +151,7 @@ def test_a_split_model_opens_from_any_of_its_parts(tmp_path: Path) -> None:
         for number, tensor in enumerate(sorted(model.tensors.values(), key=lambda tensor: tensor.name)):
             stored = tensor.file.read_bytes()[tensor.offset : tensor.offset + tensor.nbytes]
             assert stored == np.full(64, number, np.float32).tobytes()
-    assert len({split_set(path) for path in paths}) == 1 and split_set(Path("a/b.gguf")) == "b.gguf"
+    assert len({split_set(path) for path in paths}) == 1
 
 
 def test_a_missing_part_is_named(tmp_path: Path) -> None:

@@ -60,6 +60,14 @@ def test_groups_lose_nothing(kind: str, rng: np.random.Generator) -> None:
     assert np.array_equal(from_groups(kind, raw), values(kind, raw))
 
 
+def test_groups_of_iq4_xs_lose_what_float16_rounds_off(rng: np.random.Generator) -> None:
+    raw = random_blocks(rng, "IQ4_XS", 7, 512)
+    found, exact = groups("IQ4_XS", raw), values("IQ4_XS", raw)
+    assert found is not None and found.minimums is None
+    lost = np.abs(from_groups("IQ4_XS", raw) - exact)
+    assert np.all(lost <= np.abs(exact) * 2.0**-11 * 1.001 + 127 * 2.0**-25) and lost.any()
+
+
 def test_groups_of_q4_k_lose_what_float16_rounds_off(rng: np.random.Generator) -> None:
     raw = random_blocks(rng, "Q4_K", 7, 512)
     found, exact = groups("Q4_K", raw), values("Q4_K", raw)

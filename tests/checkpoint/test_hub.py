@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from kaishu.checkpoint import open_checkpoint
 from kaishu.checkpoint.hub import resolve
+from kaishu.checkpoint.safetensors import StoredTensor
 from kaishu.errors import CheckpointError, InvalidParameterError, ModelNotFoundError
-from tests.checkpoint.hub_user import FILES, NAME, NEEDED, PREFIXES, WEIGHTS, User, contents_of
+from tests.checkpoint.gguf_files import write_gguf
+from tests.checkpoint.hub_server import COMMIT
+from tests.checkpoint.hub_user import FILES, NAME, NEEDED, PREFIXES, WEIGHTS, User, contents_of, names_in
+
+Write = Callable[..., Path]
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
@@ -73,7 +80,9 @@ def test_a_model_or_revision_that_the_hub_lacks_is_not_found(user: User, name: s
     "files, words",
     [
         ({"config.json": b"{}", "pytorch_model.bin": b"x"}, "only pickled weights"),
-        ({"config.json": b"{}", "model-q4.gguf": b"x"}, "only GGUF"),
+        ({"config.json": b"{}", "model-q4_0.gguf": b"x", "model-q8_0.gguf": b"x"}, "2 GGUF models"),
+        ({"model-q8_0-00002-of-00002.gguf": b"x"}, "1 of 2 parts"),
+        ({"mmproj-f16.gguf": b"x"}, "no model"),
         ({"model.safetensors": b"x"}, "no config.json"),
         ({"config.json": b"{}", "README.md": b"x"}, "no weights"),
     ],
@@ -85,6 +94,115 @@ def test_a_model_without_usable_weights_is_refused_before_downloading(
     answer = user.resolve(prefix + "org/odd")
     assert answer["error"] == "CheckpointError" and words in answer["message"]
     assert not user.hub.gets("pytorch_model|gguf|resolve|FilePath")
+
+
+# Repositories of GGUF files.
+
+GGUFS: Mapping[str, bytes] = {
+    "README.md": b"not needed",
+    "config.json": b"{}",
+    "m-Q4_K_M.gguf": b"GGUF four" * 1000,
+    "mmproj-F16.gguf": b"not needed",
+    "Q8_0/m-Q8_0-00001-of-00002.gguf": b"GGUF eight, first" * 1000,
+    "Q8_0/m-Q8_0-00002-of-00002.gguf": b"GGUF eight, second" * 1000,
+}
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_the_only_gguf_of_a_repository_is_the_model_and_all_that_is_downloaded(user: User, prefix: str) -> None:
+    user.hub.models["org/one"] = {name: GGUFS[name] for name in GGUFS if not name.startswith("Q8")}
+    answer = user.resolve(prefix + "org/one")
+    file = Path(answer["folder"])
+    assert file.name == "m-Q4_K_M.gguf" and file.read_bytes() == GGUFS[file.name]
+    assert answer["progress"] == [(len(GGUFS[file.name]),) * 2]
+    assert names_in(str(file.parent)) == {file.name}
+    user.hub.requests.clear()
+    for name in ("org/one", "org/one:Q4_K_M", "org/one:m-q4_k_m.gguf"):
+        assert user.resolve(prefix + name, HF_HUB_OFFLINE="1")["folder"] == str(file)
+    assert not user.resolve_in_a_process(prefix + name)["fetched"]
+    assert not user.hub.requests
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("choice", ["Q8_0", "m-q8_0", "Q8_0/m-Q8_0-00001-of-00002.gguf"])
+def test_of_several_ggufs_the_chosen_one_comes_with_all_its_parts(user: User, prefix: str, choice: str) -> None:
+    user.hub.models["org/many"] = GGUFS
+    first = Path(user.resolve(f"{prefix}org/many:{choice}")["folder"])
+    parts = {name: contents for name, contents in GGUFS.items() if name.startswith("Q8")}
+    assert first.name == "m-Q8_0-00001-of-00002.gguf"
+    assert contents_of(str(first.parent.parent)) == parts
+    user.hub.requests.clear()
+    assert user.resolve(f"{prefix}org/many:Q8_0", HF_HUB_OFFLINE="1")["folder"] == str(first)
+    (first.parent / "m-Q8_0-00002-of-00002.gguf").unlink()  # no longer whole: the hub is asked again
+    assert not user.hub.requests
+    assert user.resolve(f"{prefix}org/many:Q8_0")["folder"] == str(first)
+    assert user.hub.requests and contents_of(str(first.parent.parent)) == parts
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_who_has_to_choose_among_ggufs_is_told_how_and_nothing_is_downloaded(user: User, prefix: str) -> None:
+    user.hub.models["org/many"] = GGUFS
+    answer = user.resolve(prefix + "org/many")
+    assert answer["error"] == "CheckpointError"
+    listed, hint = answer["message"].split("\n  ")
+    assert listed == "org/many has 2 GGUF models: Q8_0/m-Q8_0-00001-of-00002.gguf, m-Q4_K_M.gguf."
+    assert hint == "Add the one that you want to the name: :Q8_0, :Q4_K_M."
+    answer = user.resolve(prefix + "org/many:Q5_0")
+    assert answer["error"] == "ModelNotFoundError" and "no GGUF model 'Q5_0'. It has: Q8_0/m-Q8" in answer["message"]
+    assert user.resolve(f"{prefix}{NAME}:Q8_0")["error"] == "ModelNotFoundError"
+    assert not user.hub.gets("resolve|FilePath")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_repository_of_both_is_its_safetensors_unless_a_gguf_is_chosen(user: User, prefix: str) -> None:
+    user.hub.models["org/both"] = {**FILES, **GGUFS}
+    folder = Path(user.resolve(f"{prefix}org/both")["folder"])
+    assert (folder / "model.safetensors").exists()
+    assert user.resolve(f"{prefix}org/both:Q4_K_M")["folder"] == str(folder / "m-Q4_K_M.gguf")
+    assert user.resolve(f"{prefix}org/both", HF_HUB_OFFLINE="1")["folder"] == str(folder)
+    assert user.resolve(f"{prefix}org/both:Q4_K_M", HF_HUB_OFFLINE="1")["folder"] == str(folder / "m-Q4_K_M.gguf")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_of_several_ggufs_that_are_here_one_must_be_chosen(user: User, prefix: str) -> None:
+    user.hub.models["org/many"] = GGUFS
+    first = user.resolve(f"{prefix}org/many:Q4_K_M")
+    assert user.resolve(prefix + "org/many", HF_HUB_OFFLINE="1")["folder"] == first["folder"]  # the only one here
+    user.resolve(f"{prefix}org/many:Q8_0")
+    assert "2 GGUF models" in user.resolve(prefix + "org/many", HF_HUB_OFFLINE="1")["message"]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_split_gguf_from_a_hub_opens_as_the_model_that_it_is(user: User, prefix: str, tiny_checkpoint: Write) -> None:
+    """In Hugging Face's cache its parts are links to files that are called otherwise."""
+    folder = tiny_checkpoint("dense_untied")
+    written = write_gguf(folder, user.home / "m-F32.gguf", split_max_tensors=10)
+    parts = {f"F32/{path.name}": path.read_bytes() for path in sorted(user.home.glob("*.gguf"))}
+    assert len(parts) > 1
+    user.hub.models["org/split"] = parts
+    found = open_checkpoint(Path(user.resolve(f"{prefix}org/split")["folder"]))
+    expected = open_checkpoint(written)
+    assert found.config == expected.config and found.tensors.keys() == expected.tensors.keys()
+    for name, tensor in found.tensors.items():
+        other = expected.tensors[name]
+        assert isinstance(tensor, StoredTensor) and isinstance(other, StoredTensor)
+        assert np.array_equal(tensor.read(), other.read())
+
+
+def test_a_chosen_gguf_may_be_of_a_revision(user: User) -> None:
+    user.hub.models["org/many"] = GGUFS
+    file = Path(user.resolve(f"org/many@{COMMIT}:Q4_K_M")["folder"])
+    assert file.name == "m-Q4_K_M.gguf" and file.parent.name == COMMIT
+    assert user.resolve("org/many@absent:Q4_K_M")["error"] == "ModelNotFoundError"
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_gguf_that_broke_off_resumes(user: User, prefix: str) -> None:
+    user.hub.models["org/many"] = GGUFS
+    user.hub.break_after_bytes, user.hub.max_breaks = 4000, 1
+    file = Path(user.resolve(f"{prefix}org/many:Q4_K_M")["folder"])
+    assert file.read_bytes() == GGUFS["m-Q4_K_M.gguf"]
+    assert [headers.get("Range") for headers in user.hub.gets(r"m-Q4_K_M\.gguf$")] == [None, "bytes=4000-"]
 
 
 def test_kaishu_hub_chooses_the_hub_for_plain_names(user: User) -> None:
@@ -99,7 +217,6 @@ def test_kaishu_hub_chooses_the_hub_for_plain_names(user: User) -> None:
 
 def test_tiny_is_the_bundled_model_wherever_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import kaishu
-    from kaishu.checkpoint import open_checkpoint
 
     (tmp_path / "tiny").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -168,7 +285,9 @@ def test_a_gguf_file_is_a_model_and_so_is_a_folder_with_one(tmp_path: Path) -> N
     file.touch()
     assert resolve(str(file)) == resolve(str(tmp_path)) == file
     (tmp_path / "config.json").touch()
-    assert resolve(str(tmp_path)) == tmp_path
+    assert resolve(str(tmp_path)) == file
+    (tmp_path / "model.safetensors").touch()
+    assert resolve(str(tmp_path)) == tmp_path and resolve(f"{tmp_path}:q8_0") == file
 
 
 def test_a_split_gguf_is_one_model(tmp_path: Path) -> None:
@@ -183,9 +302,27 @@ def test_a_split_gguf_is_one_model(tmp_path: Path) -> None:
 def test_a_folder_of_several_ggufs_lists_them(tmp_path: Path) -> None:
     for name in ("b-Q4_0.gguf", "a-Q8_0-00001-of-00002.gguf", "a-Q8_0-00002-of-00002.gguf", "c.txt"):
         (tmp_path / name).touch()
-    words = r"2 GGUF models: a-Q8_0-00001-of-00002\.gguf, b-Q4_0\.gguf\.\n  Open one GGUF file, not its folder"
+    words = r"2 GGUF models: a-Q8_0-00001-of-00002\.gguf, b-Q4_0\.gguf\.\n  Add the one .* name: :Q8_0, :Q4_0"
     with pytest.raises(CheckpointError, match=words):
         resolve(str(tmp_path))
+
+
+def test_one_of_a_folder_s_ggufs_is_chosen_by_kind_or_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "org" / "models"
+    folder.mkdir(parents=True)
+    for name in ("b-Q4_0.gguf", "a-Q8_0-00001-of-00002.gguf", "a-Q8_0-00002-of-00002.gguf"):
+        (folder / name).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (f"{folder}:Q4_0", "org/models:q4_0", "./org/models:b-Q4_0.gguf", "~/org/models:b-Q4_0"):
+        assert resolve(name).resolve() == folder / "b-Q4_0.gguf"
+    assert resolve("org/models:Q8_0") == Path("org/models/a-Q8_0-00001-of-00002.gguf")
+    for choice in ("Q5_0", ""):
+        with pytest.raises(ModelNotFoundError, match=rf"org/models has no GGUF model '{choice}'\. It has: a-Q8_0"):
+            resolve(f"org/models:{choice}")
+    folder.rename(tmp_path / "org" / "other:Q4_0")  # a folder of that very name comes first
+    with pytest.raises(CheckpointError, match="other:Q4_0 has 2 GGUF models"):
+        resolve("org/other:Q4_0")
 
 
 @pytest.mark.parametrize(
