@@ -201,7 +201,7 @@ class TerminalAnswer:
 def numbers_line(completion: ChatCompletion) -> str:
     """What an answer took: `42 tokens · 31.2 tok/s · first token 0.18 s`."""
     num_tokens, timing = completion.usage.completion_tokens, completion.timing
-    parts = [counted(num_tokens, "token")]
+    parts = [counted(num_tokens, "token")] if num_tokens else []  # a server may not say how many
     if timing.tokens_per_second is not None:
         parts.append(f"{timing.tokens_per_second:,.1f} tok/s")
     parts.append(f"first token {timing.first_token_seconds:.2f} s")

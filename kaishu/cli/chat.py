@@ -7,6 +7,7 @@ showing (answer_view.py), the functions of `--tools` (tool_file.py, chat_tools.p
 
 # No `from __future__ import annotations`: typer reads the annotations as objects.
 
+import os
 import sys
 from contextlib import closing, redirect_stdout
 from pathlib import Path
@@ -17,21 +18,25 @@ import typer
 from kaishu.cli.options import (
     DEFAULT_MODEL,
     GENERATING_MODEL_OPTIONS,
+    REMOTE_OPTIONS,
     SAMPLING_OPTIONS,
     ModelOptions,
+    RemoteOptions,
+    given_flags,
     with_options,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
     from kaishu.agent import Approve
     from kaishu.cli.answer_view import AnswerView
     from kaishu.cli.chat_commands import Chat
-    from kaishu.cli.chat_session import Session
+    from kaishu.cli.chat_session import ChatModel, Session
     from kaishu.cli.chat_tools import ChatTools
+    from kaishu.cli.remote_model import RemoteModel
     from kaishu.llm import LLM
     from kaishu.results import ChatCompletion
     from kaishu.sampling import SamplingParams
@@ -45,7 +50,7 @@ TINY_NOTE = (
 LIMIT_NOTE = "The model was still calling functions after as many answers as are allowed in a row, so it was stopped."
 
 
-@with_options(model_options=GENERATING_MODEL_OPTIONS, params=SAMPLING_OPTIONS)
+@with_options(remote=REMOTE_OPTIONS, model_options=GENERATING_MODEL_OPTIONS, params=SAMPLING_OPTIONS)
 def chat(
     model: Annotated[
         str | None, typer.Argument(help="A folder, a hub's name, or a bundled model.", show_default=False)
@@ -65,6 +70,7 @@ def chat(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Run the calls of --tools FILE.py without asking.")] = False,
     *,
+    remote: RemoteOptions,
     model_options: ModelOptions,
     params: "SamplingParams",
 ) -> None:
@@ -75,8 +81,9 @@ def chat(
     from kaishu.cli.stdin import read_stdin
 
     definitions, functions = _tools(tools, yes=yes)
+    asked = remote_model(remote, model, model_options)
     session = Session(
-        model=model or DEFAULT_MODEL,
+        model=asked.name if asked else model or DEFAULT_MODEL,
         system=system,
         thinking=thinking,
         sampling=said_fields(params),
@@ -84,14 +91,43 @@ def chat(
     )
     is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
     question = None if is_interactive else read_stdin("question", instead="Type `kaishu chat` in a terminal")
-    if model is None and not is_interactive:
+    is_default = model is None and asked is None
+    if is_default and not is_interactive:
         show_notes([TINY_NOTE])
-    llm = model_options.load(session.model)
+    answering = asked or model_options.load(session.model)
+    notes = answering.notes
     if question is None:
-        _talk(llm, session, functions, None if yes else AskingUser(), is_default=model is None)
+        greeting = [TINY_NOTE, *notes] if is_default else notes
+        _talk(answering, _state_of(answering, session), functions, None if yes else AskingUser(), greeting)
     else:
-        show_notes(llm.notes)
-        answer_once(llm, session, question, ChatTools(functions, None if yes else refusing(_note), _note))
+        show_notes(notes)
+        answer_once(answering, session, question, ChatTools(functions, None if yes else refusing(_note), _note))
+
+
+def remote_model(remote: RemoteOptions, model: str | None, model_options: ModelOptions) -> "RemoteModel | None":
+    """The model of a server, if `--url` names one.
+
+    model:  the command's argument; with --url it is what --model is
+    raises: InvalidRequestError for options that don't go together; RemoteError
+    """
+    from kaishu.errors import InvalidRequestError
+
+    if remote.url is None:
+        for flag, value in (("--api-key", remote.api_key), ("--model", remote.served_model)):
+            if value is not None:
+                hint = "A model that runs here is named without an option: kaishu chat MODEL."
+                raise InvalidRequestError(f"{flag} is about a server; --url names it.", field=flag, hint=hint)
+        return None
+    if flags := given_flags(model_options):
+        raise InvalidRequestError(
+            f"{flags[0]} is about a model that runs here, but --url asks a server.", field=flags[0]
+        )
+    if model is not None and remote.served_model is not None:
+        raise InvalidRequestError("The server's model is named twice.", field="--model", hint="Leave one out.")
+    from kaishu.cli.remote_model import RemoteModel
+
+    key = remote.api_key or os.environ.get("KAISHU_API_KEY") or None
+    return RemoteModel(remote.url, model=remote.served_model or model, api_key=key)
 
 
 def _tools(file: Path | None, *, yes: bool) -> tuple[list[Any] | None, dict[str, "ToolFunction"]]:
@@ -119,7 +155,7 @@ def _note(text: str) -> None:
     show_notes([text])
 
 
-def answer_once(llm: "LLM", session: "Session", question: str, tools: "ChatTools | None" = None) -> None:
+def answer_once(model: "ChatModel", session: "Session", question: str, tools: "ChatTools | None" = None) -> None:
     """Answer one question to stdout, the answer alone. With functions, their calls and results go to stderr.
 
     raises: KaishuError
@@ -133,7 +169,7 @@ def answer_once(llm: "LLM", session: "Session", question: str, tools: "ChatTools
         view = PlainAnswer(sys.stdout, calls=sys.stderr if runs_calls else None)
         completion = None
         try:
-            with closing(_stream(llm, session)) as deltas:
+            with closing(_stream(model, session)) as deltas:
                 for delta in deltas:
                     completion = _shown(view, delta)
         finally:
@@ -147,37 +183,41 @@ def answer_once(llm: "LLM", session: "Session", question: str, tools: "ChatTools
     _note(LIMIT_NOTE)
 
 
-def _talk(
-    llm: "LLM",
-    session: "Session",
-    functions: "dict[str, ToolFunction]",
-    approve: "Approve | None",
-    *,
-    is_default: bool,
-) -> None:
-    """Set the terminal up, then converse until the user leaves."""
+def _state_of(model: "LLM | RemoteModel", session: "Session") -> "Chat":
+    """A session's state in the terminal, for a model here or on a server."""
     from rich.console import Console
 
-    from kaishu.cli.chat_commands import COMMANDS, Chat
-    from kaishu.cli.chat_input import MessageReader, open_history, state_folder
+    from kaishu.cli.chat_commands import Chat
     from kaishu.cli.chat_pages import ChatPages
+    from kaishu.cli.remote_model import RemoteModel
+
+    state = Chat(session, Console(highlight=False), context_tokens=model.context_tokens, description=model.description)
+    if isinstance(model, RemoteModel):
+        state.stops_at_once = True
+    else:
+        state.statistics, state.pages = model.statistics, ChatPages(model)
+    return state
+
+
+def _talk(
+    model: "ChatModel",
+    state: "Chat",
+    functions: "dict[str, ToolFunction]",
+    approve: "Approve | None",
+    notes: "Sequence[str]",
+) -> None:
+    """Set the terminal up, then converse until the user leaves."""
+    from kaishu.cli.chat_commands import COMMANDS
+    from kaishu.cli.chat_input import MessageReader, open_history, state_folder
     from kaishu.cli.chat_session import chat_fields
     from kaishu.cli.chat_tools import ChatTools
 
-    console = Console(highlight=False)
-    state = Chat(
-        session,
-        console,
-        context_tokens=llm.context_tokens,
-        description=llm.description,
-        statistics=llm.statistics,
-        pages=ChatPages(llm),
-    )
     state.tools = ChatTools(functions, approve, state.say)
     history, history_note = open_history(state_folder())
-    console.print(f"[bold]Kaishu[/] · {_escaped(session.model)}")
-    state.say(f"{llm.description} · context {llm.context_tokens:,} tokens")
-    for note in (TINY_NOTE if is_default else None, *llm.notes, history_note):
+    state.console.print(f"[bold]Kaishu[/] · {_escaped(state.session.model)}")
+    context = "" if state.context_tokens is None else f" · context {state.context_tokens:,} tokens"
+    state.say(state.description + context)
+    for note in (*notes, history_note):
         if note:
             state.say(note)
     if functions:
@@ -189,10 +229,10 @@ def _talk(
         commands={name: command.help for name, command in COMMANDS.items()},
         fields=chat_fields(),
     )
-    converse(llm, state, reader.read)
+    converse(model, state, reader.read)
 
 
-def converse(llm: "LLM", chat_state: "Chat", read: "Callable[[], str | None]") -> None:
+def converse(model: "ChatModel", chat_state: "Chat", read: "Callable[[], str | None]") -> None:
     """Read messages and answer them until `read` says None or a command says leave.
 
     read: gives the next message, never empty
@@ -213,11 +253,11 @@ def converse(llm: "LLM", chat_state: "Chat", read: "Callable[[], str | None]") -
         if following is Next.LEAVE:
             return
         if following is Next.ANSWER:
-            _answer(llm, chat_state)
+            _answer(model, chat_state)
         chat_state.console.print()  # a line of air before the next prompt
 
 
-def _answer(llm: "LLM", chat_state: "Chat") -> None:
+def _answer(model: "ChatModel", chat_state: "Chat") -> None:
     """Answer the last turn: run the calls that the model makes, and let it go on, until it answers without one.
 
     Ctrl-C stops that, an error takes the turn back, with the calls since; the session goes on.
@@ -227,7 +267,7 @@ def _answer(llm: "LLM", chat_state: "Chat") -> None:
     session = chat_state.session
     start = len(session.turns) - 1
     for _ in range(DEFAULT_LIMIT):
-        if not _one_answer(llm, chat_state, start) or not session.pending_calls():
+        if not _one_answer(model, chat_state, start) or not session.pending_calls():
             return
         try:
             if not chat_state.tools.run_calls(session):
@@ -239,7 +279,7 @@ def _answer(llm: "LLM", chat_state: "Chat") -> None:
     chat_state.say(LIMIT_NOTE)
 
 
-def _one_answer(llm: "LLM", chat_state: "Chat", start: int) -> bool:
+def _one_answer(model: "ChatModel", chat_state: "Chat", start: int) -> bool:
     """Stream one answer.
 
     start:  the turn that is being answered; after calls, there are others behind it
@@ -254,7 +294,12 @@ def _one_answer(llm: "LLM", chat_state: "Chat", start: int) -> bool:
     session, view = chat_state.session, TerminalAnswer(chat_state.console, fold=chat_state.fold)
     completion, content = None, ""
     try:
-        with quiet_keys(sys.stdin), stop_on_interrupt() as stop, closing(_stream(llm, session)) as deltas:
+        at_once = chat_state.stops_at_once
+        with (
+            quiet_keys(sys.stdin),
+            stop_on_interrupt(at_once=at_once) as stop,
+            closing(_stream(model, session)) as deltas,
+        ):
             view.wait()
             for delta in deltas:
                 completion = _shown(view, delta)
@@ -267,7 +312,7 @@ def _one_answer(llm: "LLM", chat_state: "Chat", start: int) -> bool:
         _show_error(chat_state.console, error)
         return False
     except KeyboardInterrupt:
-        pass  # the second Ctrl-C, in the middle of a step
+        pass  # the second Ctrl-C, in the middle of a step, or the first where a server answers
     finally:
         view.close_window()
     view.finish(completion)
@@ -290,8 +335,8 @@ def _shown(view: "AnswerView", delta: Any) -> "ChatCompletion | None":
     return None
 
 
-def _stream(llm: "LLM", session: "Session") -> Any:
-    return llm.stream_chat(session.messages, tools=session.tools, thinking=session.thinking, params=session.params)
+def _stream(model: "ChatModel", session: "Session") -> Any:
+    return model.stream_chat(session.messages, tools=session.tools, thinking=session.thinking, params=session.params)
 
 
 def _show_error(console: "Console", error: Exception) -> None:

@@ -39,18 +39,21 @@ class Next(Enum):
 class Chat:
     """What a command may look at and change.
 
-    statistics: tells how the engine stands, for /stats
-    pages:      keeps what is computed of a conversation, for /save and /load
+    context_tokens: None where that isn't known
+    statistics:     tells how the engine stands, for /stats
+    pages:          keeps what is computed of a conversation, for /save and /load
+    stops_at_once:  Ctrl-C may break in at any moment of an answer, and not only between two tokens
     """
 
     session: Session
     console: Console
-    context_tokens: int
+    context_tokens: int | None
     description: str
     fold: bool = True
     tools: ChatTools = field(default_factory=ChatTools)
     statistics: Callable[[], Statistics] | None = None
     pages: ChatPages | None = None
+    stops_at_once: bool = False
 
     def say(self, text: str) -> None:
         """Print a line of ours, which may quote text from elsewhere."""
@@ -199,7 +202,8 @@ def _stats(chat: Chat, _: str) -> Next:
     speed = f", {totals.decoded_tokens / totals.decode_seconds:,.1f} tok/s" if totals.decode_seconds > 0 else ""
     chat.say(f"{chat.session.model}: {chat.description}")
     chat.say(f"{counted(totals.answers, 'answer')}, {counted(totals.completion_tokens, 'token')}{speed}")
-    chat.say(f"context: {used:,} of {chat.context_tokens:,} tokens used by the last turn")
+    if chat.context_tokens is not None:
+        chat.say(f"context: {used:,} of {chat.context_tokens:,} tokens used by the last turn")
     if chat.statistics is not None:
         for line in _engine_lines(chat.statistics()):
             chat.say(line)

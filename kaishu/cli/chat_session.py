@@ -7,14 +7,15 @@ Owns what a command or an answer does to a conversation. Knows nothing of termin
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Protocol
 
 from kaishu.agent import said_call
 from kaishu.errors import InvalidMessagesError, InvalidRequestError
-from kaishu.results import ChatCompletion
+from kaishu.results import ChatCompletion, ChatEnd
 from kaishu.sampling import SamplingParams
+from kaishu.text.channels import ChannelDelta
 
 Message = dict[str, Any]
 
@@ -24,6 +25,21 @@ _NOT_IN_A_CHAT = {
     "prompt_logprobs": "a chat doesn't show them",
     "output_format": "an answer in a chat is free text",
 }
+
+
+class ChatModel(Protocol):
+    """What a session talks to: LLM, which runs here, or RemoteModel, which asks a server."""
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        params: SamplingParams,
+        tools: Sequence[Any] | None = None,
+        thinking: bool | None = None,
+    ) -> Iterator[ChannelDelta | ChatEnd]:
+        """Answer a conversation, delta by delta; the last one is ChatEnd. Leaving the iterator ends the work."""
+        ...
 
 
 def said_fields(params: SamplingParams) -> dict[str, Any]:

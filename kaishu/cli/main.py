@@ -25,6 +25,7 @@ from kaishu.cli import (
     pull,
     quantize,
     rerank,
+    serve,
     tokenize,
     verify,
 )
@@ -49,6 +50,7 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_common)
     app.command("chat")(chat.chat)
+    app.command("serve")(serve.serve)
     app.command("generate")(generate.generate)
     app.command("batch")(batch.batch)
     app.command("embed")(embed.embed)

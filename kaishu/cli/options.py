@@ -156,6 +156,45 @@ GENERATING_MODEL_OPTIONS = OptionGroup(
 )
 
 
+@dataclass(frozen=True)
+class RemoteOptions:
+    """Which server to ask, if any."""
+
+    url: str | None = None
+    api_key: str | None = None
+    served_model: str | None = None
+
+
+_REMOTE = "A server"
+REMOTE_OPTIONS = OptionGroup(
+    {
+        "url": Annotated[
+            str | None,
+            _option("--url", "Talk to a server with OpenAI's API, as http://127.0.0.1:8000.", _REMOTE, "URL"),
+        ],
+        "api_key": Annotated[
+            str | None, _option("--api-key", "Its key; else KAISHU_API_KEY in the environment.", _REMOTE, "KEY")
+        ],
+        "served_model": Annotated[
+            str | None, _option("--model", "Which of its models; else the first one it lists.", _REMOTE, "NAME")
+        ],
+    },
+    RemoteOptions,
+)
+
+
+def given_flags(options: ModelOptions) -> list[str]:
+    """The flags of what was given, as the user wrote them."""
+    kinds = GENERATING_MODEL_OPTIONS.options
+    given = [name for name, value in asdict(options).items() if value is not None]
+    return [_flag(kinds[name]) for name in given]
+
+
+def _flag(kind: Any) -> str:
+    flag: str = get_args(kind)[1].default.partition("/")[0]
+    return flag
+
+
 def _sampling_params(**given: Any) -> "SamplingParams":
     from kaishu.sampling import SamplingParams
 
@@ -244,5 +283,4 @@ def as_typed(error: InvalidParameterError) -> InvalidParameterError:
     kind = {**GENERATING_MODEL_OPTIONS.options, **SAMPLING_OPTIONS.options}.get(name)
     if kind is None:
         return error
-    flag: str = get_args(kind)[1].default.partition("/")[0]
-    return InvalidParameterError(flag + error.field[len(name) :], error.value, error.allowed, hint=error.hint)
+    return InvalidParameterError(_flag(kind) + error.field[len(name) :], error.value, error.allowed, hint=error.hint)
