@@ -1,0 +1,29 @@
+/** A line above the message field that tells of what happened, with at most one thing to do about it. */
+
+import { button, element } from "./elements.js";
+
+export class Notice {
+  constructor(place) {
+    this.place = place;
+    this.timer = null;
+  }
+
+  /** seconds: for which it stays; null until something else is said. action: {label, run} */
+  show(sentence, { seconds = 8, action = null, isProblem = false } = {}) {
+    clearTimeout(this.timer);
+    const act = () => {
+      this.clear();
+      action.run();
+    };
+    this.place.replaceChildren(
+      element("span", { class: isProblem ? "problem" : null }, sentence),
+      ...(action ? [button(action.label, act, { class: "plain" })] : []),
+    );
+    if (seconds !== null) this.timer = setTimeout(() => this.clear(), seconds * 1000);
+  }
+
+  clear() {
+    clearTimeout(this.timer);
+    this.place.replaceChildren();
+  }
+}

@@ -1,0 +1,25 @@
+/** Light or dark. Owns the person's choice, kept in the browser; "auto" follows the system. */
+
+import { text } from "./strings.js";
+
+const NAME = "kaishu.theme";
+const CHOICES = ["auto", "light", "dark"];
+
+/** Make a button that goes through the choices. */
+export function themeSwitch(button) {
+  const show = (choice) => {
+    document.documentElement.dataset.theme = choice;
+    button.textContent = { auto: "◐", light: "○", dark: "●" }[choice];
+    const label = `${text("theme")}: ${text({ auto: "themeAuto", light: "themeLight", dark: "themeDark" }[choice])}`;
+    button.setAttribute("aria-label", label);
+    button.title = label;
+  };
+  let choice = localStorage.getItem(NAME);
+  if (!CHOICES.includes(choice)) choice = "auto";
+  show(choice);
+  button.addEventListener("click", () => {
+    choice = CHOICES[(CHOICES.indexOf(choice) + 1) % CHOICES.length];
+    localStorage.setItem(NAME, choice);
+    show(choice);
+  });
+}
