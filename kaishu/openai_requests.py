@@ -146,7 +146,7 @@ def read_chat(body: object, *, allow_unknown: bool = False, may_stream: bool = F
 def read_completion(body: object, *, allow_unknown: bool = False, may_stream: bool = False) -> CompletionCall:
     """Read a body of /v1/completions; arguments and errors as for read_chat."""
     fields, unknown = read_fields(body, COMPLETION_FIELDS, allow_unknown=allow_unknown)
-    names = {"output_format": "response_format", "prompt_logprobs": "logprobs"}
+    names = {"output_format": "response_format", "prompt_logprobs": "logprobs", "text": "prompt"}
     echo, num_top = boolean(fields, "echo", False), integer(fields, "logprobs", 0, 20)
     if fields.get("best_of") not in (None, fields.get("n", 1)):
         raise InvalidParameterError("best_of", fields["best_of"], "n, or null", hint="Ask for n and choose yourself.")

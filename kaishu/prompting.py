@@ -141,12 +141,14 @@ class Prompting:
         if isinstance(token_ids, str | bytes | bytearray | Mapping) or not isinstance(token_ids, Iterable):
             raise InvalidParameterError(field, token_ids, "a sequence of token ids")
         ids = list(token_ids)
-        vocab_size = self._loaded.config.vocab_size
-        allowed = f"token ids from 0 to {vocab_size - 1:,}"
+        limits = self._loaded.limits  # the model may have rows beyond them, which mean nothing
+        allowed = f"token ids from 0 to {limits.num_token_ids - 1:,}"
         for token_id in ids:
             is_id = isinstance(token_id, int | np.integer) and not isinstance(token_id, bool)
-            if not is_id or not 0 <= token_id < vocab_size:
+            if not is_id or not 0 <= token_id < limits.num_token_ids:
                 raise InvalidParameterError(field, token_id, allowed)
+            if token_id in limits.absent_token_ids:
+                raise InvalidParameterError(field, token_id, "token ids that the tokenizer has")
         return [int(token_id) for token_id in ids]
 
     def _grammar(self, params: SamplingParams) -> CompiledGrammar | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -97,9 +98,26 @@ def test_what_is_no_sequence_of_ids_is_refused_by_its_name(prompting, ids):
 
 @pytest.mark.parametrize("wrong", [-1, 2**40, 1.0, True, "1", None, np.int64(-1), np.float32(1), [1]])
 def test_what_is_no_id_is_refused_and_shown(prompting, wrong):
-    last = f"{prompting._loaded.config.vocab_size - 1:,}"
-    with pytest.raises(InvalidParameterError, match=f"allowed: token ids from 0 to {last}"):
+    last = prompting._loaded.tokenizer.vocab_size - 1
+    with pytest.raises(InvalidParameterError, match=f"allowed: token ids from 0 to {last:,}"):
         prompting.checked_ids("prompt", [1, wrong])
+
+
+def test_the_last_id_is_the_last_token_and_not_the_models_last_row(prompting):
+    """What has no token could be computed, but neither be shown nor have come from a text."""
+    num_rows, num_tokens = prompting._loaded.config.vocab_size, prompting._loaded.tokenizer.vocab_size
+    assert prompting.checked_ids("prompt", [num_tokens - 1]) == [num_tokens - 1]
+    for wrong in range(num_tokens, num_rows):
+        with pytest.raises(InvalidParameterError):
+            prompting.checked_ids("prompt", [wrong])
+    assert num_rows > num_tokens
+
+
+def test_an_id_between_the_others_without_a_token_is_refused(prompting):
+    loaded = replace(prompting._loaded)
+    loaded.__dict__["limits"] = replace(loaded.limits, absent_token_ids=frozenset({7}))
+    with pytest.raises(InvalidParameterError, match="prompt is 7; allowed: token ids that the tokenizer has"):
+        Prompting(loaded).checked_ids("prompt", [6, 7])
 
 
 # Chats

@@ -18,6 +18,8 @@ from kaishu.server.refusals import RefusedError, too_large
 from kaishu.server.settings import ServerSettings
 
 _PARSED_AT_ONCE_BYTES = 64 << 10  # what parses in about a millisecond; more goes to a thread
+MAX_VALUES = 1_000_000  # a value takes up to a hundred bytes of memory, and two of the body
+MAX_DEPTH = 128  # what messages, tools and schemas may be is less; so nothing that recurses over values gets too deep
 
 
 async def json_body(request: Request, settings: ServerSettings) -> Any:
@@ -68,12 +70,18 @@ def _closing(refusal: RefusedError) -> RefusedError:
 
 
 def parsed(raw: bytes) -> Any:
-    """JSON and nothing else: no NaN, no field twice, no text that isn't UTF-8, nothing nested beyond reason.
+    """JSON and nothing else: no NaN, no field twice, no text that UTF-8 can't carry, nothing nested beyond reason.
 
     raises: InvalidRequestError
     """
+    num_values = sum(raw.count(sign) for sign in b",[{")  # more where texts have such signs, never fewer
+    if num_values > MAX_VALUES:
+        raise _not_json(f"it has about {num_values:,} values, and at most {MAX_VALUES:,} are read")
     try:
-        return json.loads(raw.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_object)
+        found = json.loads(raw.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_object)
+        _check_depth(raw, found)
+        _check_surrogates(raw, found)
+        return found
     except InvalidRequestError:
         raise
     except UnicodeDecodeError as error:
@@ -81,13 +89,44 @@ def parsed(raw: bytes) -> Any:
     except json.JSONDecodeError as error:
         raise _not_json(f"{error.msg} in line {error.lineno:,}, column {error.colno:,}") from None
     except RecursionError:
-        raise _not_json("it is nested too deep") from None
+        raise _too_deep() from None
     except ValueError:  # Python reads no whole numbers of more than 4,300 digits
         raise _not_json("it has a number of thousands of digits") from None
 
 
 def _not_json(found: str) -> InvalidRequestError:
     return InvalidRequestError(f"The body is not JSON that can be read: {found}.", field="body")
+
+
+def _too_deep() -> InvalidRequestError:
+    return _not_json(f"it is nested too deep, beyond {MAX_DEPTH} levels")
+
+
+def _check_depth(raw: bytes, value: Any) -> None:
+    if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
+        return
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        nested = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
+        level = [inner for one in nested for inner in one]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _check_surrogates(raw: bytes, value: Any) -> None:
+    """Halves of surrogate pairs can be written as escapes, but no UTF-8 has them, so no answer could show them."""
+    if rb"\ud" not in raw and rb"\uD" not in raw:
+        return
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = ord(error.object[error.start])
+        raise InvalidRequestError(
+            f"The body has a lone surrogate, \\u{half:04x}, which is half of a character.",
+            field="body",
+            hint="It usually comes from cutting a text in the middle of an emoji; cut elsewhere.",
+        ) from None
 
 
 def _no_constant(name: str) -> float:
@@ -98,6 +137,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name, value in pairs:
         if name in made:
-            raise InvalidRequestError(f"The field {shown(name)} is there twice.", field=shortened(name))
+            sayable = name.encode(errors="replace").decode()  # it may have half of a surrogate pair
+            raise InvalidRequestError(f"The field {shown(sayable)} is there twice.", field=shortened(sayable))
         made[name] = value
     return made

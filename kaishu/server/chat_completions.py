@@ -6,6 +6,7 @@ becomes of messages in prompting.py, the form of answers in openai_responses.py 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from fastapi import APIRouter
@@ -56,7 +57,12 @@ async def chat_completions(request: Request) -> Response:
             _events(chunks, started), settings, lambda error: event(openai_error(error)), abort=end, headers=headers
         )
     answer = await answer_of(request, started.completion(), settings)
-    return JSONResponse(chat_response(answer, call.model, only_first_call=call.only_first_call), headers=headers)
+
+    def whole() -> JSONResponse:
+        body = chat_response(answer, call.model, only_first_call=call.only_first_call)
+        return JSONResponse(body, headers=headers)
+
+    return await asyncio.to_thread(whole)  # many choices with log probabilities are many megabytes
 
 
 @router.post("/v1/chat/completions/{chat_id}/stop_thinking", status_code=204)

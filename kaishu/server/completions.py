@@ -26,6 +26,7 @@ from kaishu.server.events import DONE, event
 from kaishu.server.many import merged
 from kaishu.server.refusals import openai_error
 from kaishu.server.service import service_of
+from kaishu.server.settings import ServerSettings
 from kaishu.server.unknown_fields import warning_headers
 from kaishu.server.waiting import EventStream, answer_of
 
@@ -45,26 +46,35 @@ async def completions(request: Request) -> Response:
     with spelt(call.names):
         jobs, echoes = await asyncio.to_thread(_jobs, call, engine)
     if call.streams:
-        events = _events(call, engine, jobs, echoes)
+        events = _events(call, engine, jobs, echoes, settings)
         return EventStream(events, settings, lambda error: event(openai_error(error)), headers=headers)
-    answers = await answer_of(request, _answers(call, engine, jobs), settings)
-    return JSONResponse(completion_response(answers, call.model, echoes=echoes), headers=headers)
+    answers = await answer_of(request, _answers(call, engine, jobs, settings), settings)
+
+    def whole() -> JSONResponse:
+        return JSONResponse(completion_response(answers, call.model, echoes=echoes), headers=headers)
+
+    return await asyncio.to_thread(whole)
 
 
 def _jobs(call: CompletionCall, engine: Engine) -> tuple[list[Generate], list[Echo] | None]:
-    jobs = [engine.prompting.completion(prompt, call.params, priority=call.priority) for prompt in call.prompts]
-    for job in jobs:
-        room_of(job, engine.loaded.limits)  # it refuses what doesn't fit, before a stream begins
+    jobs = []
+    for place, prompt in enumerate(call.prompts):
+        name = f"prompt[{place}]" if len(call.prompts) > 1 else "prompt"
+        with spelt({"prompt": name, "text": name}):
+            jobs.append(engine.prompting.completion(prompt, call.params, priority=call.priority))
+            room_of(jobs[-1], engine.loaded.limits)  # it refuses what doesn't fit, before a stream begins
     if not call.echo:
         return jobs, None
     tokenizer = engine.loaded.tokenizer
     return jobs, [echo_of(prompt, job.prompt_ids, tokenizer) for prompt, job in zip(call.prompts, jobs, strict=True)]
 
 
-async def _answers(call: CompletionCall, engine: Engine, jobs: Sequence[Generate]) -> list[Completion]:
+async def _answers(
+    call: CompletionCall, engine: Engine, jobs: Sequence[Generate], settings: ServerSettings
+) -> list[Completion]:
     answers: dict[int, Completion] = {}
     with spelt(call.names):
-        async with aclosing(merged(engine, jobs)) as deltas:
+        async with aclosing(merged(engine, jobs, settings)) as deltas:
             async for place, found in deltas:
                 if isinstance(found.delta, CompletionEnd):
                     answers[place] = found.delta.completion
@@ -72,12 +82,16 @@ async def _answers(call: CompletionCall, engine: Engine, jobs: Sequence[Generate
 
 
 async def _events(
-    call: CompletionCall, engine: Engine, jobs: Sequence[Generate], echoes: Sequence[Echo] | None
+    call: CompletionCall,
+    engine: Engine,
+    jobs: Sequence[Generate],
+    echoes: Sequence[Echo] | None,
+    settings: ServerSettings,
 ) -> AsyncIterator[bytes]:
     chunks = CompletionChunks(call, echoes)
     has_begun = False
     with spelt(call.names):
-        async with aclosing(merged(engine, jobs)) as deltas:
+        async with aclosing(merged(engine, jobs, settings)) as deltas:
             async for place, found in deltas:
                 if not has_begun:
                     has_begun = True

@@ -32,7 +32,7 @@ async def embeddings(request: Request) -> Response:
     service.check_model(call.model)
     with spelt(call.names):
         jobs = await asyncio.to_thread(embedding_jobs, call, engine.loaded, engine.prompting)
-        rows = await answer_of(request, rows_of(engine, jobs), settings)
+        rows = await answer_of(request, rows_of(engine, jobs, settings, lambda found: found), settings)
         found = np.concatenate(rows)  # [n, D]
         answer = await asyncio.to_thread(lambda: JSONResponse(embedding_response(call, found, jobs)))
     answer.headers.update(warning_headers(call.unknown_fields))

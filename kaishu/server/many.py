@@ -14,17 +14,34 @@ from typing import Any, TypeVar
 from kaishu.async_engine import Engine
 from kaishu.deltas import ChoiceDelta, CompletionDeltas
 from kaishu.engine.jobs import Generate, Read
+from kaishu.server.settings import ServerSettings
 
 AT_ONCE = 32  # jobs of one request
 Result = TypeVar("Result")
 
 
-async def rows_of(engine: Engine, jobs: Sequence[Read]) -> list[Any]:
-    """What Engine.read gives for each job. raises: as it does"""
-    return await _each(jobs, engine.read)
+def at_once(settings: ServerSettings) -> int:
+    """How many jobs of one request may be in the engine: no more than may wait there, or it would refuse its own."""
+    return min(AT_ONCE, settings.max_waiting)
 
 
-async def merged(engine: Engine, jobs: Sequence[Generate]) -> AsyncGenerator[tuple[int, ChoiceDelta], None]:
+async def rows_of(
+    engine: Engine, jobs: Sequence[Read], settings: ServerSettings, keep: Callable[[Any], Result]
+) -> list[Result]:
+    """What Engine.read gives for each job, or what is kept of it: a row of logits is 600 KB.
+
+    raises: as Engine.read
+    """
+
+    async def one(job: Read) -> Result:
+        return keep(await engine.read(job))
+
+    return await _each(jobs, one, at_once(settings))
+
+
+async def merged(
+    engine: Engine, jobs: Sequence[Generate], settings: ServerSettings
+) -> AsyncGenerator[tuple[int, ChoiceDelta], None]:
     """The deltas of all jobs as they come, each with its job's place.
 
     raises: as Engine.start and its requests do
@@ -40,7 +57,7 @@ async def merged(engine: Engine, jobs: Sequence[Generate]) -> AsyncGenerator[tup
 
     async def all_of_them() -> None:
         try:
-            await _each(numbered, one)
+            await _each(numbered, one, at_once(settings))
         finally:
             await found.put(None)
 
@@ -55,11 +72,13 @@ async def merged(engine: Engine, jobs: Sequence[Generate]) -> AsyncGenerator[tup
             if found.full():
                 found.get_nowait()
             await asyncio.sleep(0)
+        if not running.cancelled():
+            running.exception()  # nobody is left to be told
 
 
-async def _each(jobs: Sequence[Any], call: Callable[[Any], Awaitable[Result]]) -> list[Result]:
-    """Results in the order of the jobs; the first failure ends all others and is raised."""
-    limit = asyncio.Semaphore(AT_ONCE)
+async def _each(jobs: Sequence[Any], call: Callable[[Any], Awaitable[Result]], most: int) -> list[Result]:
+    """Results in the order of the jobs, `most` of them at once; the first failure ends all others and is raised."""
+    limit = asyncio.Semaphore(most)
 
     async def one(job: Any) -> Result:
         async with limit:

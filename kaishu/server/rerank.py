@@ -75,8 +75,8 @@ async def rerank(request: Request) -> Response:
     service.check_model(call.model)
     jobs = await asyncio.to_thread(_jobs, call, engine)
     answers = list(answer_ids(engine.loaded.tokenizer))
-    rows = await answer_of(request, rows_of(engine, jobs), settings)
-    results = ranked(np.stack([row[0][answers] for row in rows]))  # [n, 2]
+    rows = await answer_of(request, rows_of(engine, jobs, settings, lambda found: found[0][answers]), settings)
+    results = ranked(np.stack(rows))  # [n, 2]
     body = rerank_response(call, results, sum(len(job.token_ids) for job in jobs))
     return JSONResponse(body, headers=warning_headers(call.unknown_fields))
 

@@ -14,7 +14,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from kaishu.errors import InvalidParameterError, InvalidRequestError
-from kaishu.openai_fields import Field, boolean, read_fields
+from kaishu.openai_fields import Field, boolean, read_fields, spelt
+from kaishu.openai_requests import read_thinking
 from kaishu.openai_responses import Json
 from kaishu.prompting import ChatRequest
 from kaishu.server.bodies import json_body
@@ -24,8 +25,9 @@ from kaishu.text.tokenizer import check_text
 
 router = APIRouter()
 _READ = Field("read")
+_OF_CHATS = ("tools", "enable_thinking", "reasoning_effort", "chat_template_kwargs", "continue_final_message")
 TOKENIZE_FIELDS: Mapping[str, Field] = dict.fromkeys(
-    ("model", "prompt", "messages", "tools", "enable_thinking", "chat_template_kwargs", "return_token_strs"), _READ
+    ("model", "prompt", "messages", *_OF_CHATS, "return_token_strs"), _READ
 )
 DETOKENIZE_FIELDS: Mapping[str, Field] = dict.fromkeys(("model", "tokens"), _READ)
 
@@ -69,21 +71,24 @@ def _tokenized(service: Service, fields: Mapping[str, Any]) -> Json:
         raise InvalidRequestError("Give one of prompt and messages.", field="prompt")
     with_texts = boolean(fields, "return_token_strs", False)
     if "prompt" in fields:
-        for name in ("tools", "enable_thinking", "chat_template_kwargs"):
+        for name in _OF_CHATS:
             if name in fields:
                 raise InvalidParameterError(name, fields[name], "null with prompt; it goes with messages")
         check_text(fields["prompt"], field="prompt")
         ids = prompting.token_ids(fields["prompt"])
     else:
         service.check_messages(fields["messages"])
-        thinking = boolean(fields, "enable_thinking", False) if "enable_thinking" in fields else None
+        names = {"template_arguments": "chat_template_kwargs", "prompt": "messages"}
+        thinking, template_arguments = read_thinking(fields, names)
         chat = ChatRequest(
             fields["messages"],
             fields.get("tools"),
             thinking=thinking,
-            template_arguments=fields.get("chat_template_kwargs"),
+            continue_final_message=boolean(fields, "continue_final_message", False),
+            template_arguments=template_arguments,
         )
-        ids = tokenizer.encode_prompt(prompting.render(chat))
+        with spelt(names):
+            ids = tokenizer.encode_prompt(prompting.render(chat))
     texts = [tokenizer.token_bytes(one).decode("utf-8", errors="replace") for one in ids] if with_texts else None
     context_tokens = service.engine.loaded.context_tokens
     return {"count": len(ids), "max_model_len": context_tokens, "tokens": ids, "token_strs": texts}

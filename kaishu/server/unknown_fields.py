@@ -9,11 +9,19 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 HEADER = "X-Kaishu-Ignored-Fields"
+_MOST_CHARACTERS = 1024  # of the value; proxies and clients take 4 to 8 KiB of headers
 
 
 def warning_headers(names: Sequence[str]) -> dict[str, str]:
     """Names of unknown fields, percent-encoded, as a header; nothing where there are none."""
     if not names:
         return {}
-    shown = [quote(name[:64], safe="", errors="replace") for name in names[:16]]
-    return {HEADER: ", ".join([*shown, *(["..."] if len(names) > 16 else [])])}
+    said: list[str] = []
+    room = _MOST_CHARACTERS
+    for name in names:
+        shown = quote(name[:64], safe="")
+        room -= len(shown) + 2
+        if room < 0:
+            return {HEADER: ", ".join([*said, "..."])}
+        said.append(shown)
+    return {HEADER: ", ".join(said)}
