@@ -17,9 +17,20 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from kaishu import __version__
 from kaishu.errors import KaishuError
-from kaishu.server import chat_completions, completions, embeddings, health, messages, models, rerank, responses, tokens
+from kaishu.server import (
+    chat_completions,
+    completions,
+    embeddings,
+    health,
+    messages,
+    models,
+    openapi,
+    page,
+    rerank,
+    responses,
+    tokens,
+)
 from kaishu.server.access import REQUEST_ID, Access, note_failure
 from kaishu.server.gate import Gate
 from kaishu.server.keys import ENVIRONMENT, Keys, read_keys
@@ -41,6 +52,8 @@ ROUTERS = (
     models.router,
     tokens.router,
     health.router,
+    openapi.router,
+    page.router,
 )
 _LOG = logging.getLogger("kaishu.server")
 
@@ -59,7 +72,7 @@ def create_app(
     """
     keys = read_keys(settings.api_keys_file, environment.get(ENVIRONMENT, ""))
     life = Life(settings, Metrics(), load)
-    app = FastAPI(title="Kaishu", version=__version__, docs_url=None, redoc_url=None, lifespan=_lifespan)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=_lifespan)
     app.state.life = life
     for router in ROUTERS:
         app.include_router(router)
