@@ -57,7 +57,7 @@ class Statistics:
     own_seconds: float
     step_histogram: tuple[int, ...]
     ends: Mapping[str, int] = field(default_factory=dict)
-    jobs: JobHistograms = field(default_factory=JobHistograms)
+    jobs: JobHistograms = field(default_factory=JobHistograms, repr=False)
 
     @property
     def hit_rate(self) -> float | None:

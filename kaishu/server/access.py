@@ -9,7 +9,6 @@ put there by bodies.py and gate.py, and `scope["kaishu.status"]` by waiting.py w
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import secrets
@@ -17,11 +16,12 @@ import time
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kaishu.server.logs import one_line
 from kaishu.server.metrics import Metrics
-from kaishu.server.refusals import openai_error, status_of
+from kaishu.server.refusals import error_body, status_of
 
 REQUEST_ID = "X-Request-Id"
 MOST_LOGGED_BYTES = 64 << 10  # of a body, where bodies are logged
@@ -59,7 +59,8 @@ class Access:
         except Exception as problem:
             note_failure(scope, problem)
             if record.status is None:
-                await record.send_bug(problem)
+                body = error_body(scope["path"], problem, request_id)
+                await JSONResponse(body, status_of(problem))(scope, record.receive, record.send)
             # With an answer under way the connection is all that is left to tell it; uvicorn closes it.
         finally:
             self._note(scope, record, time.perf_counter() - begin)
@@ -134,12 +135,6 @@ class _Record:
             if self._keeps_bodies:
                 self.answered.add(body)
         await self._send(message)
-
-    async def send_bug(self, problem: Exception) -> None:
-        body = json.dumps(openai_error(problem)).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-        await self.send({"type": "http.response.start", "status": 500, "headers": headers})
-        await self.send({"type": "http.response.body", "body": body})
 
 
 class _Kept:

@@ -1,7 +1,8 @@
 """The gate: who may come in, and how often.
 
 Owns three questions, in this order: whether the server was asked by one of its own names, whether the client has a key,
-and whether it has asked too often. What it refuses never reaches a route. Knows nothing of what requests want.
+and whether it has asked too often. What it refuses never reaches a route. Knows nothing of what requests want. Stands
+behind access.py, which made `scope["state"]`.
 
 The first question is there because of DNS rebinding: a page of another site can make its own name mean 127.0.0.1, and
 then its scripts reach a server on this machine as if they were that server's own. What they can't change is the Host
@@ -10,16 +11,16 @@ header, which has the page's name.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kaishu.errors import shown
 from kaishu.server.keys import Keys
 from kaishu.server.limits import Limits
-from kaishu.server.refusals import RefusedError, headers_of, openai_error, unauthorized
+from kaishu.server.refusals import RefusedError, error_body, unauthorized
 from kaishu.server.settings import ServerSettings
 
 OPEN_PATHS = frozenset({"/", "/health", "/ready"})  # for which no key is needed, nor counted
@@ -46,7 +47,7 @@ class Gate:
         try:
             client = self._let_in(scope)
         except RefusedError as refusal:
-            await _refuse(scope, send, refusal)
+            await _answer(scope, send, refusal)
             return
         try:
             await self._app(scope, receive, send)
@@ -66,7 +67,7 @@ class Gate:
             return None
         if len(self._keys):
             client = self._key_name(headers)
-            scope.setdefault("state", {})["key_name"] = client
+            scope["state"]["key_name"] = client
         else:
             client = (scope.get("client") or ("unknown",))[0]
         self._limits.enter(client)
@@ -113,9 +114,11 @@ def _not_this_host(name: str) -> RefusedError:
     )
 
 
-async def _refuse(scope: Scope, send: Send, refusal: RefusedError) -> None:
-    body = json.dumps(openai_error(refusal), ensure_ascii=False).encode("utf-8", errors="replace")
-    headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers_of(refusal)}
-    raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
+async def _answer(scope: Scope, send: Send, refusal: RefusedError) -> None:
+    body = error_body(scope["path"], refusal, scope["state"]["request_id"])
+    await JSONResponse(body, refusal.status, refusal.headers)(scope, _nothing, send)
+
+
+async def _nothing() -> Message:
+    """A refusal is sent without the body being read."""
+    return {"type": "http.disconnect"}

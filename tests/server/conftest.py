@@ -2,7 +2,8 @@
 
 `tiny` is one server for all tests of a file, on the bundled model: `tiny.url`, and `tiny.client`, an httpx client.
 `serve(load, **settings)` starts another with settings of its own; `scripted("answer", …, **settings)` one whose model
-says what the test tells it to. All stop at the end of the test.
+says what the test tells it to, and `steady(**settings)` one that talks for as long as it may (steady.py). All stop at
+the end of the test.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from kaishu.server.metrics import Metrics
 from kaishu.server.service import Life, Service
 from kaishu.server.settings import ServerSettings
 from tests.scripted import Script, ScriptedExecutor
+from tests.server.steady import SteadyExecutor, steady_model
 
 Load = Callable[[ServerSettings, Metrics], Service]
 
@@ -146,3 +148,16 @@ def scripted(tiny_model: LoadedModel, serve: Callable[..., LiveServer]) -> Calla
         return serve(service_on(replace(tiny_model, executor=executor), speculation=False), **settings)
 
     return of
+
+
+@pytest.fixture
+def steady(
+    tiny_model: LoadedModel, serve: Callable[..., LiveServer]
+) -> Callable[..., tuple[LiveServer, SteadyExecutor]]:
+    """`steady(**settings)`: the server, and the executor that holds its pace."""
+
+    def started(**settings: Any) -> tuple[LiveServer, SteadyExecutor]:
+        model, executor = steady_model(tiny_model)
+        return serve(service_on(model, speculation=False), **settings), executor
+
+    return started
