@@ -18,7 +18,6 @@ from kaishu.openai_requests import Call, read_response_format, read_sampling, re
 from kaishu.prompting import ChatRequest
 from kaishu.sampling import SamplingParams
 from kaishu.server.responses_input import Conversation, Json, read_tools, shown_tool
-from kaishu.text.messages import clean_json
 
 LOGPROBS = "message.output_text.logprobs"
 INCLUDABLE = (  # all but the first are of what never is in an answer here, or is there anyway
@@ -199,15 +198,14 @@ def read_response(body: object, *, allow_unknown: bool = False) -> ResponseCall:
 
 
 def _echo(body: Any, **read: object) -> Json:
-    """What the answer repeats: of the body as it stands, and as it was read; text that can be written, all of it.
+    """What the answer repeats, of the body as it stands and as it was read; so that it is no longer than it need be.
 
-    raises: InvalidParameterError; InvalidMessagesError for halves of characters and what is nested too deep
+    raises: InvalidParameterError
     """
     for name in _LABELS:
         if len(body.get(name) or "") > MAX_LABEL_CHARACTERS:
             raise InvalidParameterError(name, body[name], f"a string of at most {MAX_LABEL_CHARACTERS} characters")
-    repeated = {name: body.get(name) for name in ("instructions", *_LABELS)} | read
-    return {name: clean_json(value, name) for name, value in repeated.items()}
+    return {name: body.get(name) for name in ("instructions", *_LABELS)} | read
 
 
 def _conversation(fields: Json) -> Conversation:
