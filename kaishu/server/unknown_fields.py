@@ -19,7 +19,7 @@ def warning_headers(names: Sequence[str]) -> dict[str, str]:
     said: list[str] = []
     room = _MOST_CHARACTERS
     for name in names:
-        shown = quote(name[:64], safe="")
+        shown = quote(name[:64], safe="") or '""'
         room -= len(shown) + 2
         if room < 0:
             return {HEADER: ", ".join([*said, "..."])}
