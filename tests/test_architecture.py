@@ -56,6 +56,11 @@ ONLY_IN = {
     "llvmlite": ("cpu",),
     "PIL": ("cli/eval_plot.py",),
     "llguidance": ("engine",),
+    "fastapi": ("server",),
+    "starlette": ("server",),
+    "pydantic": ("server",),
+    "uvicorn": ("server",),
+    "prometheus_client": ("server",),
 }
 
 

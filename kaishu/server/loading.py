@@ -44,7 +44,11 @@ def load_service(
         loaded = load_model(model, **arguments, progress=progress, say=_LOG.info)
     for note in loaded.notes:
         _LOG.warning("%s", note)
-    engine_settings = EngineSettings(Budget(running=settings.max_running), max_waiting=settings.max_waiting)
+    engine_settings = EngineSettings(
+        Budget(running=settings.max_running),
+        max_waiting=settings.max_waiting,
+        queue_timeout_s=settings.queue_timeout_s,
+    )
     engine = Engine(loaded, settings=engine_settings)
     return Service(engine, settings, metrics, settings.names or model_names(model))
 
