@@ -53,8 +53,7 @@ async def responses(request: Request) -> Response:
     return JSONResponse(await answer_of(request, _whole(started, events), settings), headers=headers)
 
 
-@router.get("/v1/responses/{response_id}")
-@router.delete("/v1/responses/{response_id}")
+@router.api_route("/v1/responses/{response_id}", methods=["GET", "DELETE"])
 @router.get("/v1/responses/{response_id}/input_items")
 @router.post("/v1/responses/{response_id}/cancel")
 async def stored_response(response_id: str) -> Response:

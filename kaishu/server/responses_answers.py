@@ -62,15 +62,25 @@ def ended_response(response: Json, status: Status, *, usage: Usage | None = None
     }
 
 
-def thought_item(text: str | None, status: Status, item_id: str) -> Json:
-    """What the model thought, as it thought it. text: None where it only begins"""
+def thought_item(text: str | None, status: Status, item_id: str, *, with_summary: bool = False) -> Json:
+    """What the model thought, as it thought it.
+
+    text:         None where it only begins
+    with_summary: have it as a summary, too, which is what many programs show
+    """
     content = [] if text is None else [thought_part(text)]
-    return {"id": item_id, "type": "reasoning", "status": status, "summary": [], "content": content}
+    summary = [] if text is None or not with_summary else [summary_part(text)]
+    return {"id": item_id, "type": "reasoning", "status": status, "summary": summary, "content": content}
 
 
 def thought_part(text: str) -> Json:
     """The content of a thought."""
     return {"type": "reasoning_text", "text": text}
+
+
+def summary_part(text: str) -> Json:
+    """A thought as a summary has it."""
+    return {"type": "summary_text", "text": text}
 
 
 def message_item(part: Json | None, status: Status, item_id: str) -> Json:

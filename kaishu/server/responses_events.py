@@ -22,6 +22,7 @@ from kaishu.server.responses_answers import (
     error_object,
     message_item,
     new_response,
+    summary_part,
     text_part,
     thought_item,
     thought_part,
@@ -47,6 +48,7 @@ class ResponseEvents:
     ) -> None:
         self.response = new_response(model, echo, params)
         self._wants_logprobs, self._only_first_call = params.logprobs is not None, only_first_call
+        self._with_summary = self.response["reasoning"]["summary"] is not None
         self._num_events = 0
         self._open: _Thought | _Text | _Call | None = None
 
@@ -69,7 +71,7 @@ class ResponseEvents:
                 yield from self._end(completion)
             case ThinkingDelta(text):
                 if not isinstance(self._open, _Thought):
-                    yield from self._begin(_Thought(self._place))
+                    yield from self._begin(_Thought(self._place, self._with_summary))
                 yield from self._grown(text)
             case ContentDelta(text):
                 if not isinstance(self._open, _Text):
@@ -119,7 +121,7 @@ class ResponseEvents:
     def _grown(self, text: str, tokens: Sequence[PositionLogprobs] = ()) -> Events:
         assert self._open is not None
         if text:
-            yield self._open.grown(text, tokens)
+            yield from self._open.grown(text, tokens)
 
     def _close(self, status: Status) -> Events:
         item = self._open
@@ -136,25 +138,33 @@ class ResponseEvents:
 class _Thought:
     """An item that grows: a thought. place: in the output"""
 
-    def __init__(self, place: int) -> None:
-        self.place, self._id = place, new_id("rs_")
-        self._in_it = {"item_id": self._id, "output_index": place, "content_index": 0}
+    def __init__(self, place: int, with_summary: bool) -> None:
+        self.place, self._with_summary, self._id = place, with_summary, new_id("rs_")
+        here = {"item_id": self._id, "output_index": place}
+        self._in_it, self._in_summary = {**here, "content_index": 0}, {**here, "summary_index": 0}
         self._texts: list[str] = []
 
     def begun(self) -> Events:
         yield {"type": "response.content_part.added", **self._in_it, "part": thought_part("")}
+        if self._with_summary:
+            yield {"type": "response.reasoning_summary_part.added", **self._in_summary, "part": summary_part("")}
 
-    def grown(self, text: str, tokens: Sequence[PositionLogprobs]) -> Json:
+    def grown(self, text: str, tokens: Sequence[PositionLogprobs]) -> Events:
         self._texts.append(text)
-        return {"type": "response.reasoning_text.delta", **self._in_it, "delta": text}
+        yield {"type": "response.reasoning_text.delta", **self._in_it, "delta": text}
+        if self._with_summary:
+            yield {"type": "response.reasoning_summary_text.delta", **self._in_summary, "delta": text}
 
     def done(self) -> Events:
         text = "".join(self._texts)
         yield {"type": "response.reasoning_text.done", **self._in_it, "text": text}
         yield {"type": "response.content_part.done", **self._in_it, "part": thought_part(text)}
+        if self._with_summary:
+            yield {"type": "response.reasoning_summary_text.done", **self._in_summary, "text": text}
+            yield {"type": "response.reasoning_summary_part.done", **self._in_summary, "part": summary_part(text)}
 
     def whole(self, status: Status) -> Json:
-        return thought_item("".join(self._texts) or None, status, self._id)
+        return thought_item("".join(self._texts) or None, status, self._id, with_summary=self._with_summary)
 
 
 class _Text:
@@ -169,11 +179,11 @@ class _Text:
     def begun(self) -> Events:
         yield {"type": "response.content_part.added", **self._in_it, "part": text_part("")}
 
-    def grown(self, text: str, tokens: Sequence[PositionLogprobs]) -> Json:
+    def grown(self, text: str, tokens: Sequence[PositionLogprobs]) -> Events:
         self._texts.append(text)
         new = [token_logprobs(token) for token in self._tokens.push(text, tokens)]
         self._logprobs += new
-        return {"type": "response.output_text.delta", **self._in_it, "delta": text, "logprobs": new}
+        yield {"type": "response.output_text.delta", **self._in_it, "delta": text, "logprobs": new}
 
     def done(self) -> Events:
         text = "".join(self._texts)
@@ -196,9 +206,9 @@ class _Call:
     def begun(self) -> Events:
         yield from ()
 
-    def grown(self, text: str, tokens: Sequence[PositionLogprobs]) -> Json:
+    def grown(self, text: str, tokens: Sequence[PositionLogprobs]) -> Events:
         self._texts.append(text)
-        return {"type": "response.function_call_arguments.delta", **self._in_it, "delta": text}
+        yield {"type": "response.function_call_arguments.delta", **self._in_it, "delta": text}
 
     def done(self) -> Events:
         arguments = "".join(self._texts)

@@ -98,11 +98,10 @@ RESPONSE_FIELDS: Mapping[str, Field] = {
 _LABELS = ("user", "safety_identifier", "prompt_cache_key")
 MAX_LABEL_CHARACTERS = 512
 
-_WHOLE_THOUGHT = "The thought itself is in the answer."
 _REASONING: Mapping[str, Field] = {
     "effort": _READ,
-    "summary": Field("neutral", ("auto",), instead=_WHOLE_THOUGHT),
-    "generate_summary": Field("neutral", ("auto",), instead=_WHOLE_THOUGHT),
+    "summary": _READ,
+    "generate_summary": Field("neutral", instead="Use summary."),
     "context": Field("neutral", ("auto",), instead="The model's template says which thoughts it reads again."),
     "mode": Field("neutral", ("standard",), instead="There is no other here."),
 }
@@ -149,51 +148,54 @@ def read_response(body: object, *, allow_unknown: bool = False) -> ResponseCall:
         "output_format": "text.format",
         "template_arguments": "chat_template_kwargs",
     }
-    conversation = _conversation(fields)
-    tools, tool_names = read_tools(fields.get("tools", []))
-    names |= conversation.names | tool_names
-    said_text = _inside(fields, "text", _TEXT_FIELDS)
-    said_reasoning = _inside(fields, "reasoning", _REASONING)
+    text, reasoning = _inside(fields, "text", _TEXT_FIELDS), _inside(fields, "reasoning", _REASONING)
     _inside(fields, "prompt_cache_options", _CACHE_OPTIONS)
-    thinking, template_arguments = _thinking(fields, said_reasoning, names)
     params = read_sampling(
         fields,
         names,
         max_tokens=fields.get("max_output_tokens"),
         logprobs=_num_logprobs(fields),
-        output_format=read_response_format(said_text.get("format"), "text.format", is_flat=True),
+        output_format=read_response_format(text.get("format"), "text.format", is_flat=True),
     )
-    tool_choice = _tool_choice(fields, params)
     streams, include_usage = read_streaming(fields, may_stream=True)
-    parallel = boolean(fields, "parallel_tool_calls", True)
+    request = _request(fields, reasoning, params, names)
     return ResponseCall(
         model_name(fields),
         streams,
         include_usage,
         unknown,
         names,
-        request=ChatRequest(
-            conversation.messages,
-            tools or None,
-            tool_choice,
-            parallel_tool_calls=parallel,
-            thinking=thinking,
-            template_arguments=template_arguments,
-            priority=priority(fields),
-        ),
+        request=request,
         params=params,
-        only_first_call=not parallel,
+        only_first_call=not request.parallel_tool_calls,
         echo=_echo(
             body,
             max_output_tokens=params.max_tokens,
             metadata=_metadata(fields),
-            parallel_tool_calls=parallel,
-            reasoning={"effort": said_reasoning.get("effort"), "summary": None},
-            text={"format": said_text.get("format") or {"type": "text"}, "verbosity": "medium"},
-            tool_choice=tool_choice or "auto",
+            parallel_tool_calls=request.parallel_tool_calls,
+            reasoning={"effort": reasoning.get("effort"), "summary": _summary(reasoning)},
+            text={"format": text.get("format") or {"type": "text"}, "verbosity": "medium"},
+            tool_choice=request.tool_choice or "auto",
             tools=[shown_tool(tool) for tool in fields.get("tools", [])],
             top_logprobs=params.logprobs or 0,
         ),
+    )
+
+
+def _request(fields: Json, reasoning: Json, params: SamplingParams, names: dict[str, str]) -> ChatRequest:
+    """What the model reads. names: get the places of messages and tools"""
+    conversation = _conversation(fields)
+    tools, tool_names = read_tools(fields.get("tools", []))
+    names |= conversation.names | tool_names
+    thinking, template_arguments = _thinking(fields, reasoning, names)
+    return ChatRequest(
+        conversation.messages,
+        tools or None,
+        _tool_choice(fields, params),
+        parallel_tool_calls=boolean(fields, "parallel_tool_calls", True),
+        thinking=thinking,
+        template_arguments=template_arguments,
+        priority=priority(fields),
     )
 
 
@@ -236,6 +238,15 @@ def _thinking(fields: Json, reasoning: Json, names: dict[str, str]) -> tuple[boo
     if names.get("thinking") == "reasoning_effort":
         names["thinking"] = "reasoning.effort"
     return found
+
+
+def _summary(reasoning: Json) -> str | None:
+    """Whether the thought is to come as a summary, too: the fullest one, which leaves nothing out."""
+    summary = reasoning.get("summary")
+    if summary not in (None, "auto", "detailed"):
+        hint = "Nothing sums the thought up: as a summary it comes whole."
+        raise InvalidParameterError("reasoning.summary", summary, '"auto", "detailed", null', hint=hint)
+    return summary
 
 
 def _num_logprobs(fields: Json) -> int | None:

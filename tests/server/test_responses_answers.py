@@ -70,6 +70,7 @@ def test_items_are_those_of_the_client(status):
     token = PositionLogprobs(TokenLogprob(1, "Hi", b"Hi", -0.5), (TokenLogprob(1, "Hi", b"Hi", -0.5),))
     items = [
         thought_item("Hm.", status, "rs_1"),
+        thought_item("Hm.", status, "rs_1", with_summary=True),
         thought_item(None, status, "rs_1"),
         message_item(text_part("Hi", [token_logprobs(token)]), status, "msg_1"),
         message_item(None, status, "msg_1"),

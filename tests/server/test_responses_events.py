@@ -36,7 +36,8 @@ def token(text: str) -> PositionLogprobs:
 
 
 def machine(**options) -> ResponseEvents:
-    call = read_response({"model": "tiny", "input": "Hi", "metadata": {"a": "b"}})
+    reasoning = {"summary": options.pop("summary", None)}
+    call = read_response({"model": "tiny", "input": "Hi", "metadata": {"a": "b"}, "reasoning": reasoning})
     params = SamplingParams(temperature=1.0, top_p=1.0, logprobs=1 if options.pop("logprobs", False) else None)
     return ResponseEvents("tiny", call.echo, params, **options)
 
@@ -179,6 +180,17 @@ def test_log_probabilities_spell_the_text_and_nothing_else(words):
     assert spelt.decode() == part["text"] == ("x" + "".join(words)).rstrip()
     streamed = [entry for event in made if event["type"] == "response.output_text.delta" for entry in event["logprobs"]]
     assert streamed == part["logprobs"] and all(len(entry["top_logprobs"]) == 1 for entry in streamed)
+
+
+def test_a_thought_is_its_own_summary_where_one_was_asked_for():
+    made, response = answered(["Hm, ", "well.\n</think>\n\nYes."], summary="auto")
+    read = as_the_client_reads(made)
+    said = [event.delta for event in read if event.type == "response.reasoning_summary_text.delta"]
+    assert said == ["Hm, ", "well."]
+    thought = response["output"][0]
+    assert thought["summary"] == [{"type": "summary_text", "text": "Hm, well."}]
+    assert thought["content"] == [{"type": "reasoning_text", "text": "Hm, well."}]
+    assert [event.part.text for event in read if event.type == "response.reasoning_summary_part.done"] == ["Hm, well."]
 
 
 def test_events_with_log_probabilities_are_those_of_the_client():
