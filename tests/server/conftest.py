@@ -8,6 +8,9 @@ the end of the test.
 
 from __future__ import annotations
 
+import io
+import json
+import logging
 import socket
 import threading
 import time
@@ -26,6 +29,7 @@ from kaishu.engine.core import EngineSettings
 from kaishu.engine.scheduler import Budget
 from kaishu.loading import LoadedModel, load_model
 from kaishu.server.app import create_app
+from kaishu.server.logs import JsonLines
 from kaishu.server.metrics import Metrics
 from kaishu.server.service import Life, Service
 from kaishu.server.settings import ServerSettings
@@ -161,3 +165,39 @@ def steady(
         return serve(service_on(model, speculation=False), **settings), executor
 
     return started
+
+
+class LogLines:
+    """What the servers of a test write into their log, as its JSON form has it."""
+
+    def __init__(self) -> None:
+        self.stream = io.StringIO()
+        self.handler = logging.StreamHandler(self.stream)
+        self.handler.setFormatter(JsonLines())
+
+    @property
+    def text(self) -> str:
+        return self.stream.getvalue()
+
+    def of(self, logger: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.text.splitlines()]
+        return [line for line in lines if line["logger"] == logger]
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        """The lines of requests that are over."""
+        return [line for line in self.of("kaishu.access") if "status" in line]
+
+
+@pytest.fixture
+def log() -> Iterator[LogLines]:
+    """What is written into the log while the test runs; ask for it before the server."""
+    lines, logger = LogLines(), logging.getLogger("kaishu")
+    level = logger.level
+    logger.addHandler(lines.handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(lines.handler)
+        logger.setLevel(level)
