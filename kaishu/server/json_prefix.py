@@ -97,13 +97,13 @@ class JsonPrefix:
         return True
 
     def _begin_value(self, character: str) -> bool:
+        if not self._closers and character != "{":
+            return False  # it has to be an object
         if character in "{[":
             self._closers.append("}" if character == "{" else "]")
             self._next = "key or end" if character == "{" else "value or end"
             self._settled = self._length + 1, self._closing()
             return len(self._closers) <= MAX_DEPTH
-        if not self._closers:
-            return False  # it has to be an object
         if character == '"':
             self._reading, self._escape = "string", ""
         elif character in _LITERALS:
