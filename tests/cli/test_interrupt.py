@@ -39,3 +39,9 @@ def test_a_thread_that_may_not_set_handlers_goes_without():
     thread.start()
     thread.join()
     assert made == [False]
+
+
+def test_where_nothing_can_be_left_in_disorder_the_first_breaks_in():
+    with pytest.raises(KeyboardInterrupt), stop_on_interrupt(at_once=True) as stop:
+        assert not stop.is_made
+        signal.raise_signal(signal.SIGINT)

@@ -13,6 +13,7 @@ from kaishu.cli.options import (
     SAMPLING_OPTIONS,
     ModelOptions,
     as_typed,
+    given_flags,
     parse_logit_bias,
 )
 from kaishu.errors import InvalidParameterError
@@ -82,3 +83,8 @@ def test_a_draft_and_no_speculation_are_options_where_text_is_generated():
     assert set(GENERATING_MODEL_OPTIONS.options) - set(MODEL_OPTIONS.options) == {"draft", "speculation"}
     typed = as_typed(InvalidParameterError("speculation", False, "True with a draft"))
     assert str(typed).startswith("--speculation is False")
+
+
+def test_what_was_given_is_called_as_it_was_typed():
+    assert given_flags(ModelOptions()) == []
+    assert given_flags(ModelOptions(context_tokens=64, speculation=False)) == ["--context", "--speculation"]
