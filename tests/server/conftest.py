@@ -77,6 +77,8 @@ def live(load: Load, settings: ServerSettings, *, waits: bool = True) -> Iterato
     """waits: until the model is loaded"""
     app = create_app(settings, load)
     with socket.socket() as listening:
+        # Connections inherit it: of what a client doesn't read little is taken by the kernel.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32 << 10)
         listening.bind(("127.0.0.1", 0))
         config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=5)
         server = uvicorn.Server(config)
