@@ -26,7 +26,7 @@ from kaishu.server.openapi_pieces import Json, Pieces, nullable
 from kaishu.server.rerank import RERANK_FIELDS
 from kaishu.server.responses_requests import RESPONSE_FIELDS
 from kaishu.server.service import life_of
-from kaishu.server.tokens import DETOKENIZE_FIELDS, TOKENIZE_FIELDS
+from kaishu.server.tokens import DETOKENIZE_FIELDS, OF_CHATS, TOKENIZE_FIELDS
 from kaishu.server.unknown_fields import HEADER as IGNORED_FIELDS
 
 router = APIRouter()
@@ -44,11 +44,13 @@ class Body:
     fields:   the route's table
     pieces:   of its own fields; those that it shares are pieces.COMMON
     required: fields that have to be there
+    further:  what else has to be so
     """
 
     fields: Mapping[str, Field]
     pieces: Pieces = field(default_factory=dict)
     required: tuple[str, ...] = ("model",)
+    further: Json = field(default_factory=dict)
 
     def schema(self, names: tuple[str, ...]) -> Json:
         """names: of the model; empty while it isn't loaded"""
@@ -56,6 +58,7 @@ class Body:
             "type": "object",
             "properties": {name: self._property(name, one, names) for name, one in self.fields.items()},
             "required": list(self.required),
+            **self.further,
             "description": "Further fields are ignored with a warning header, or refused if the server is strict.",
         }
 
@@ -124,7 +127,8 @@ class Operation:
             return said
         content = {"text/plain": {"schema": pieces.TEXT}} if self.answer is None else _json(self.answer)
         if self.streams:
-            content = {**content, "text/event-stream": {"schema": pieces.TEXT}}
+            content = {**content, "text/event-stream": {}}
+            said["description"] = "The answer; with `stream` its pieces, as server-sent events."
         if self.body is not None:
             said["headers"] = {IGNORED_FIELDS: _header("string", "Names of fields that were ignored, if any.")}
         return {**said, "content": content}
@@ -212,7 +216,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/tokenize",
         "The tokens of a text, or of a conversation as the model reads it.",
         "Tokens",
-        Body(TOKENIZE_FIELDS, pieces.TOKENS, ()),
+        Body(TOKENIZE_FIELDS, pieces.TOKENS, (), pieces.prompt_or_messages(OF_CHATS)),
     ),
     Operation(
         "post", "/detokenize", "The text of tokens.", "Text", Body(DETOKENIZE_FIELDS, pieces.TOKENS, ("tokens",))

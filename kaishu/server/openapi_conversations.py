@@ -25,7 +25,8 @@ from kaishu.server.openapi_pieces import (
 from kaishu.server.responses_input import ROLES, TEXT_PARTS
 from kaishu.server.responses_requests import INCLUDABLE
 
-_PARTS = a_list(an_object({"type": {"enum": list(TEXT_PARTS)}, "text": TEXT}, ("type", "text")), 1)
+_IGNORED: Json = {"annotations": a_list({}), "logprobs": a_list({})}  # of parts that were answers
+_PARTS = a_list(an_object({"type": {"enum": list(TEXT_PARTS)}, "text": TEXT, **_IGNORED}, ("type", "text")), 1)
 _LABELS: Json = {"id": TEXT, "status": TEXT}
 _ITEM: Json = {
     "anyOf": [
@@ -106,7 +107,7 @@ RESPONSES: Pieces = {
         **an_object(
             {
                 "effort": {"enum": list(EFFORTS)},
-                "summary": {"const": "auto"},
+                "summary": {"enum": ["auto", "detailed"]},
                 "context": {"const": "auto"},
                 "mode": {"const": "standard"},
             }
@@ -209,7 +210,7 @@ MESSAGES: Pieces = {
         **an_object(
             {
                 "effort": {"const": "high"},
-                "format": an_object({"type": {"const": "json_schema"}, "schema": OBJECT}, ("type", "schema")),
+                "format": an_object({"type": {"const": "json_schema"}, "schema": OBJECT}, ("schema",)),
             }
         ),
         "description": "The form that the answer has to have.",

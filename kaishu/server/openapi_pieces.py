@@ -7,7 +7,7 @@ checked of a field by itself; what depends on the model or on other fields is sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kaishu.openai_requests import EFFORTS, MAX_PROMPTS
@@ -72,7 +72,7 @@ TEXT: Json = {"type": "string"}
 SOME_TEXT: Json = {"type": "string", "minLength": 1}
 OBJECT: Json = {"type": "object"}
 _IDS = a_list({"type": "integer", "minimum": 0}, 1)
-_TEXT_PART = an_object({"type": {"const": "text"}, "text": TEXT}, ("type", "text"))
+_TEXT_PART = an_object({"type": {"const": "text"}, "text": TEXT}, ("type", "text"), additionalProperties=True)
 _CONTENT: Json = {"anyOf": [TEXT, a_list({"$ref": "#/components/schemas/TextPart"}, 1)]}
 _FUNCTION_NAME: Json = {"type": "string", "minLength": 1, "pattern": r'^[^"\\\x00-\x1f]+$'}
 _FUNCTION_CALL = an_object(
@@ -82,9 +82,11 @@ _FUNCTION_CALL = an_object(
         "function": an_object(
             {"name": _FUNCTION_NAME, "arguments": {"type": ["string", "object"], "description": "JSON, an object."}},
             ("name", "arguments"),
+            additionalProperties=True,
         ),
     },
     ("function",),
+    additionalProperties=True,
 )
 _MESSAGE: Json = {
     "anyOf": [
@@ -202,7 +204,9 @@ CHAT: Pieces = {
     "top_logprobs": _whole("And those of so many of the likeliest; only with logprobs.", 0, MAX_LOGPROBS),
 }
 COMPLETION: Pieces = {
-    "prompt": either(TEXT, _IDS, a_list(TEXT, 1, MAX_PROMPTS), a_list(_IDS, 1, MAX_PROMPTS), description=_INPUTS),
+    "prompt": either(
+        SOME_TEXT, _IDS, a_list(SOME_TEXT, 1, MAX_PROMPTS), a_list(_IDS, 1, MAX_PROMPTS), description=_INPUTS
+    ),
     "echo": _truth("Begin the answer with the prompt."),
     "best_of": _whole("What n is, and no more.", 1, MAX_CHOICES),
     "logprobs": _whole("Give the log probability of each token, and of so many likeliest ones.", 0, MAX_LOGPROBS),
@@ -230,3 +234,15 @@ TOKENS: Pieces = {
     "return_token_strs": _truth("Give each token's text, too."),
     "tokens": a_list({"type": "integer", "minimum": 0}, description="Token ids."),
 }
+
+
+def prompt_or_messages(only_with_messages: Iterable[str]) -> Json:
+    """Either of two fields has to be there. only_with_messages: fields that go with the second alone"""
+    null: Json = {"type": "null"}
+    others = dict.fromkeys(("messages", *only_with_messages), null)
+    return {
+        "oneOf": [
+            {"properties": {"prompt": TEXT, **others}, "required": ["prompt"]},
+            {"properties": {"messages": {"type": "array"}, "prompt": null}, "required": ["messages"]},
+        ]
+    }

@@ -25,9 +25,9 @@ from kaishu.text.tokenizer import check_text
 
 router = APIRouter()
 _READ = Field("read")
-_OF_CHATS = ("tools", "enable_thinking", "reasoning_effort", "chat_template_kwargs", "continue_final_message")
+OF_CHATS = ("tools", "enable_thinking", "reasoning_effort", "chat_template_kwargs", "continue_final_message")
 TOKENIZE_FIELDS: Mapping[str, Field] = dict.fromkeys(
-    ("model", "prompt", "messages", *_OF_CHATS, "return_token_strs"), _READ
+    ("model", "prompt", "messages", *OF_CHATS, "return_token_strs"), _READ
 )
 DETOKENIZE_FIELDS: Mapping[str, Field] = dict.fromkeys(("model", "tokens"), _READ)
 
@@ -71,7 +71,7 @@ def _tokenized(service: Service, fields: Mapping[str, Any]) -> Json:
         raise InvalidRequestError("Give one of prompt and messages.", field="prompt")
     with_texts = boolean(fields, "return_token_strs", False)
     if "prompt" in fields:
-        for name in _OF_CHATS:
+        for name in OF_CHATS:
             if name in fields:
                 raise InvalidParameterError(name, fields[name], "null with prompt; it goes with messages")
         check_text(fields["prompt"], field="prompt")

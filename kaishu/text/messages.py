@@ -105,8 +105,8 @@ def _message(message: object, path: str) -> Json:
     reasoning = _reasoning(given, path)
     if reasoning is not None:
         cleaned["reasoning_content"] = reasoning
-    calls = given.get("tool_calls")
-    if calls:
+    calls = given.get("tool_calls", [])
+    if calls not in ([], ()):
         _only_for("assistant", role, f"{path}.tool_calls")
         cleaned["tool_calls"] = _tool_calls(calls, f"{path}.tool_calls")
     for key in ("name", "tool_call_id"):
@@ -164,7 +164,7 @@ def _tool_call(call: object, path: str) -> Json:
     """One call, as OpenAI nests it ({"function": {"name", "arguments"}}) or flat; always nested in the copy."""
     if not isinstance(call, Mapping):
         raise _invalid(path, f"is {_kind(call)}", "an object with a function", hint=_objects_hint(call))
-    if call.get("type", "function") != "function":
+    if call.get("type") not in (None, "function"):
         raise _invalid(f"{path}.type", f"is {shown(call['type'])}", "'function'")
     nested = "function" in call
     function = call["function"] if nested else call

@@ -22,7 +22,7 @@ WRONG = {
         "tools": [1, [{"type": "web_search"}], [{"type": "function"}]],
         "tool_choice": ["must", {"type": "function"}],
         "text": [{"format": {"type": "xml"}}, {"more": 1}, "a"],
-        "reasoning": [{"effort": "huge"}, {"summary": "detailed"}, "high"],
+        "reasoning": [{"effort": "huge"}, {"summary": "long"}, "high"],
         "store": [True],
         "previous_response_id": ["a"],
         "metadata": [{"a": 1}, {str(i): "" for i in range(17)}],

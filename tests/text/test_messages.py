@@ -143,6 +143,7 @@ WRONG_MESSAGES = {
     "messages[0].reasoning_content is in a message of role user": [ASK | {"reasoning_content": "r"}],
     "messages[0].tool_calls is in a message of role user": [ASK | {"tool_calls": [1]}],
     "messages[0].tool_calls is a string": [{"role": "assistant", "tool_calls": "x"}],
+    "messages[0].tool_calls is a boolean": [{"role": "assistant", "tool_calls": False}],
     "messages[0].tool_calls[0] is a string": [{"role": "assistant", "tool_calls": ["x"]}],
     "messages[0].tool_calls[0].function is null": [{"role": "assistant", "tool_calls": [{"function": None}]}],
     "messages[0].tool_calls[0].type is 'x'": [{"role": "assistant", "tool_calls": [{"type": "x"}]}],
@@ -225,3 +226,9 @@ def test_tools_nested_without_end_are_an_error():
 @pytest.mark.parametrize("tools", [None, [], ()])
 def test_no_tools_are_no_tools(tools):
     assert clean_tools(tools) is None
+
+
+def test_the_type_of_a_call_may_be_left_out_or_null():
+    for call in ({"type": None}, {}):
+        message = {"role": "assistant", "tool_calls": [{**call, "function": {"name": "f", "arguments": {}}}]}
+        assert clean_messages([ASK, message])[1]["tool_calls"][0]["type"] == "function"
