@@ -49,6 +49,7 @@ async def messages(request: Request) -> Response:
         prompt_tokens=len(made.job.prompt_ids),
         max_tokens=call.max_tokens,
         only_first_call=call.only_first_call,
+        shows_thought=call.shows_thought,
     )
     headers = warning_headers(call.unknown_fields)
     if call.streams:

@@ -54,12 +54,14 @@ class MessageEvents:
     model:           the name that the request used
     prompt_tokens:   of the request
     max_tokens:      that it allowed
-    only_first_call: MessageCall.only_first_call
+    only_first_call, shows_thought: of MessageCall
     """
 
-    def __init__(self, model: str, *, prompt_tokens: int, max_tokens: int, only_first_call: bool) -> None:
+    def __init__(
+        self, model: str, *, prompt_tokens: int, max_tokens: int, only_first_call: bool, shows_thought: bool
+    ) -> None:
         self._message = message_object(model, prompt_tokens)
-        self._max_tokens, self._only_first_call = max_tokens, only_first_call
+        self._max_tokens, self._only_first_call, self._shows_thought = max_tokens, only_first_call, shows_thought
         self._content: list[Json] = []  # blocks that are over
         self._block: _Block | None = None
         self._has_begun = self._has_called = False
@@ -74,7 +76,8 @@ class MessageEvents:
             case ChatEnd(completion):
                 yield from self._end(completion)
             case ThinkingDelta(text):
-                yield from self._text({"type": "thinking", "thinking": "", "signature": ""}, text)
+                thought = text if self._shows_thought else ""
+                yield from self._text({"type": "thinking", "thinking": "", "signature": ""}, thought)
             case ContentDelta(text):
                 yield from self._text({"type": "text", "text": ""}, text)
             case ToolCallStart(index, call_id, name) if not (self._only_first_call and index):

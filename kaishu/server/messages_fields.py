@@ -51,16 +51,12 @@ MESSAGE_FIELDS: Fields = {
 
 METADATA: Fields = {"user_id": _TEXT}
 CACHE_CONTROL: Fields = {"type": Field("neutral", ("ephemeral",)), "ttl": Field("neutral", ("5m", "1h"))}
-OUTPUT_CONFIG: Fields = {
-    "effort": Field("neutral", ("high",), instead="Say how long it may think with thinking.budget_tokens."),
-    "format": _READ,
-}
+OUTPUT_CONFIG: Fields = {"effort": _READ, "format": _READ}
 OUTPUT_FORMAT: Fields = {"type": Field("neutral", ("json_schema",)), "schema": _READ}
 
-_DISPLAY = Field("neutral", ("summarized",), instead="The thought is in the answer as it is; leave it out yourself.")
 THINKING: Mapping[str, Fields] = {  # by type
-    "enabled": {"type": _READ, "budget_tokens": _READ, "display": _DISPLAY},
-    "adaptive": {"type": _READ, "display": _DISPLAY},
+    "enabled": {"type": _READ, "budget_tokens": _READ, "display": _READ},
+    "adaptive": {"type": _READ, "display": _READ},
     "disabled": {"type": _READ},
 }
 

@@ -101,12 +101,12 @@ class History:
             if block["type"] == "text":
                 texts.append(_string(block.get("text"), f"{where}.text"))
             elif block["type"] == "thinking":
-                thoughts.append(_string(block.get("thinking"), f"{where}.thinking"))
+                thoughts.append(_string(block.get("thinking"), f"{where}.thinking"))  # "" where it was left out
             elif block["type"] == "tool_use":
                 calls.append(self._call(block, where))
                 self._called_at = place
         made: Json = {"role": "assistant", "content": "".join(texts)}
-        if thoughts:
+        if any(thoughts):
             made["reasoning_content"] = "\n\n".join(thoughts)
         if calls:
             made["tool_calls"] = calls

@@ -34,7 +34,8 @@ from kaishu.server.messages_history import History, Json, system_text
 Made = TypeVar("Made")
 MAX_TOKENS = 2**31 - 1
 MAX_TOOLS = 2048
-_SAMPLING = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k"}
+_SAMPLING = ("temperature", "top_p", "top_k")
+_EFFORTS = {"low": 1024, "medium": 4096, "high": None, "xhigh": None, "max": None}  # tokens of thought, where it adapts
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class MessageCall:
     max_tokens:      of the answer
     streams:         whether the answer comes in pieces
     only_first_call: of several calls the answer has the first
+    shows_thought:   the answer has its text, not only a sign that there was one
+    says_thinking:   the body says whether the model thinks
     names:           our names → the body's, for errors that come later: with spelt(call.names)
     unknown_fields:  to be warned of
     """
@@ -57,6 +60,7 @@ class MessageCall:
     max_tokens: int = 1
     streams: bool = False
     only_first_call: bool = False
+    shows_thought: bool = True
     says_thinking: bool = False
 
     def with_thinking(self, make: Callable[[ChatRequest], Made]) -> Made:
@@ -94,17 +98,18 @@ def read_messages(body: object, *, most_messages: int, allow_unknown: bool = Fal
     stops = fields.get("stop_sequences", [])
     if not isinstance(stops, list):
         raise InvalidParameterError("stop_sequences", stops, "a list of strings")
-    call, budget = _read_prompt(fields, unknown, most_messages)
-    if budget is not None and budget >= max_tokens:
+    output_format, effort = _output_config(fields.get("output_config"))
+    call, thinking = _read_prompt(fields, unknown, most_messages)
+    if thinking.budget is not None and thinking.budget >= max_tokens:
         allowed = f"a whole number below max_tokens, which is {max_tokens}, since the answer has to have room, too"
-        raise InvalidParameterError("thinking.budget_tokens", budget, allowed)
+        raise InvalidParameterError("thinking.budget_tokens", thinking.budget, allowed)
     with spelt(call.names):
         params = SamplingParams(
-            **{ours: fields[theirs] for ours, theirs in _SAMPLING.items() if theirs in fields},
+            **{name: fields[name] for name in _SAMPLING if name in fields},
             max_tokens=max_tokens,
             stop=stops,
-            thinking_budget=budget,
-            output_format=_output_format(fields.get("output_config")),
+            thinking_budget=effort if thinking.wanted is None else thinking.budget,
+            output_format=output_format,
         )
     return replace(call, params=params, max_tokens=max_tokens, streams=boolean(fields, "stream", False))
 
@@ -112,14 +117,23 @@ def read_messages(body: object, *, most_messages: int, allow_unknown: bool = Fal
 def read_count(body: object, *, most_messages: int, allow_unknown: bool = False) -> MessageCall:
     """Read a body of /v1/messages/count_tokens; arguments and errors as for read_messages."""
     fields, unknown = read_fields(body, COUNT_FIELDS, allow_unknown=allow_unknown)
-    _output_format(fields.get("output_config"))
+    _output_config(fields.get("output_config"))
     return _read_prompt(fields, unknown, most_messages)[0]
+
+
+@dataclass(frozen=True)
+class _Thinking:
+    """wanted: None where it is the model's choice"""
+
+    wanted: bool | None
+    budget: int | None = None
+    is_shown: bool = True
 
 
 def _read_prompt(
     fields: Mapping[str, Any], unknown: tuple[str, ...], most_messages: int
-) -> tuple[MessageCall, int | None]:
-    """What both routes read. return: the call, and the thinking's budget"""
+) -> tuple[MessageCall, _Thinking]:
+    """What both routes read."""
     if "cache_control" in fields:
         check_cache_control(fields["cache_control"], "cache_control")
     messages = fields.get("messages")
@@ -127,10 +141,13 @@ def _read_prompt(
         allowed = f"at most {most_messages:,} messages"
         raise InvalidParameterError("messages", f"a list of {len(messages):,}", allowed)
     history = History(messages)
+    if len(history.messages) > most_messages:
+        allowed = f"at most {most_messages:,} messages and results of calls together"
+        raise InvalidParameterError("messages", f"{len(history.messages):,} of them", allowed)
     told = system_text(fields["system"]) if "system" in fields else ""
     before = [{"role": "system", "content": told}] if told else []
-    thinking, budget = _thinking(fields.get("thinking"))
-    if thinking and history.ends_with_assistant:
+    thinking = _thinking(fields.get("thinking"))
+    if thinking.wanted and history.ends_with_assistant:
         raise InvalidRequestError(
             "thinking is enabled, but the last message is the assistant's, so the answer has begun already.",
             field="thinking",
@@ -150,35 +167,36 @@ def _read_prompt(
         tools or None,
         choice,
         parallel_tool_calls=parallel,
-        thinking=thinking,
+        thinking=thinking.wanted,
         continue_final_message=history.ends_with_assistant,
     )
-    return (
-        MessageCall(
-            model_name(fields),
-            request,
-            SamplingParams(),
-            names,
-            unknown,
-            only_first_call=not parallel,
-            says_thinking="thinking" in fields,
-        ),
-        budget,
+    call = MessageCall(
+        model_name(fields),
+        request,
+        SamplingParams(),
+        names,
+        unknown,
+        only_first_call=not parallel,
+        shows_thought=thinking.is_shown,
+        says_thinking="thinking" in fields,
     )
+    return call, thinking
 
 
-def _thinking(value: object) -> tuple[bool | None, int | None]:
-    """return: whether the model thinks first, None where that is its own choice; for how many tokens"""
+def _thinking(value: object) -> _Thinking:
     if value is None:
-        return False, None
+        return _Thinking(wanted=False)
     kind = kind_of(value, "thinking", tuple(THINKING))
     found = members(value, "thinking", THINKING[kind])
+    display = found.get("display", "summarized")
+    if display not in ("summarized", "omitted"):
+        raise InvalidParameterError("thinking.display", display, "summarized, omitted")
     if kind != "enabled":
-        return (None if kind == "adaptive" else False), None
+        return _Thinking(wanted=None if kind == "adaptive" else False, is_shown=display != "omitted")
     budget = found.get("budget_tokens")
     if not isinstance(budget, int) or isinstance(budget, bool) or budget < 1:
         raise InvalidParameterError("thinking.budget_tokens", budget, "a whole number of at least 1")
-    return True, budget
+    return _Thinking(wanted=True, budget=budget, is_shown=display != "omitted")
 
 
 def _tools(value: object) -> list[Json]:
@@ -236,11 +254,14 @@ def _tool_choice(value: object) -> tuple[ToolChoice, bool]:
     return {"type": "function", "function": {"name": name}}, not is_single
 
 
-def _output_format(config: object) -> OutputFormat | None:
-    if config is None:
-        return None
-    wanted = members(config, "output_config", OUTPUT_CONFIG).get("format")
+def _output_config(config: object) -> tuple[OutputFormat | None, int | None]:
+    """return: the form of the answer; for how many tokens it may think first where that is its own choice"""
+    found = {} if config is None else members(config, "output_config", OUTPUT_CONFIG)
+    effort, wanted = found.get("effort", "high"), found.get("format")
+    if not isinstance(effort, str) or effort not in _EFFORTS:
+        raise InvalidParameterError("output_config.effort", effort, ", ".join(_EFFORTS))
     if wanted is None:
-        return None
+        return None, _EFFORTS[effort]
     schema = members(wanted, "output_config.format", OUTPUT_FORMAT).get("schema")
-    return OutputFormat.json_schema(schema, field_name="output_config.format.schema")  # type: ignore[arg-type]
+    form = OutputFormat.json_schema(schema, field_name="output_config.format.schema")  # type: ignore[arg-type]
+    return form, _EFFORTS[effort]

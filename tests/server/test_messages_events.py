@@ -41,14 +41,16 @@ def pieces_of(text: str, cuts: Sequence[int]) -> list[str]:
 
 
 def streamed(
-    pieces: Sequence[str], *, only_first_call: bool = False, finish_reason: Any = "stop"
+    pieces: Sequence[str], *, only_first_call: bool = False, shows_thought: bool = True, finish_reason: Any = "stop"
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """return: all events of an answer, and the whole message"""
     numbers = count()
     deltas = ChatDeltas(
         lambda: ChannelParser("none", parse_tool_calls=True, make_call_id=lambda: f"call_{next(numbers)}")
     )
-    made = MessageEvents("tiny", prompt_tokens=9, max_tokens=50, only_first_call=only_first_call)
+    made = MessageEvents(
+        "tiny", prompt_tokens=9, max_tokens=50, only_first_call=only_first_call, shows_thought=shows_thought
+    )
     events = []
     for event in [
         *(TextPiece(0, piece, (1,)) for piece in pieces),
@@ -116,6 +118,15 @@ def test_thought_text_and_calls_are_blocks_of_their_own_in_their_order() -> None
     assert whole["stop_reason"] == "tool_use"
     num_deltas = sum(event.get("delta", {}).get("type") == "input_json_delta" for event in events)
     assert num_deltas > 5, "a call's input is streamed while it is written"
+
+
+def test_of_a_thought_that_is_left_out_a_sign_remains() -> None:
+    events, whole = streamed(pieces_of(PARTS[0] + "Yes.", range(9)), shows_thought=False)
+    assert whole["content"] == [
+        {"type": "thinking", "thinking": "", "signature": UNSIGNED},
+        {"type": "text", "text": "Yes."},
+    ]
+    assert added_up(events)["content"] == whole["content"]
 
 
 def test_of_several_calls_only_the_first_remains_where_one_is_allowed() -> None:

@@ -78,6 +78,11 @@ def test_a_string_is_one_text_and_system_messages_stay_where_they_are() -> None:
     assert history.ends_with_assistant
 
 
+def test_a_thought_that_was_left_out_is_none() -> None:
+    answered = {"role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": "s"}, text("x")]}
+    assert History([ASKED, answered]).messages[1] == {"role": "assistant", "content": "x"}
+
+
 def test_an_answer_of_no_blocks_can_be_sent_back() -> None:
     assert History([ASKED, {"role": "assistant", "content": []}, ASKED]).messages[1]["content"] == ""
 

@@ -54,6 +54,28 @@ def test_thinking(thinking: Any, thinks: bool | None, budget: int | None) -> Non
     assert call.says_thinking == (thinking is not None)
 
 
+@pytest.mark.parametrize(("effort", "budget"), [("low", 1024), ("medium", 4096), ("high", None), ("max", None)])
+def test_effort_says_how_long_a_thought_may_be_where_nothing_else_does(effort: str, budget: int | None) -> None:
+    config = {"effort": effort}
+    assert read(output_config=config, thinking={"type": "adaptive"}).params.thinking_budget == budget
+    enabled = {"type": "enabled", "budget_tokens": 8}
+    assert read(output_config=config, thinking=enabled).params.thinking_budget == 8
+    assert read(output_config=config).params.thinking_budget is None
+
+
+def test_a_thought_may_be_left_out_of_the_answer() -> None:
+    assert read(thinking={"type": "adaptive"}).shows_thought
+    assert not read(thinking={"type": "adaptive", "display": "omitted"}).shows_thought
+
+
+def test_results_of_calls_count_as_messages() -> None:
+    calls = [{"type": "tool_use", "id": str(index), "name": "f", "input": {}} for index in range(9)]
+    results = [{"type": "tool_result", "tool_use_id": str(index), "content": "x"} for index in range(9)]
+    messages = [*BODY["messages"], {"role": "assistant", "content": calls}, {"role": "user", "content": results}]
+    with pytest.raises(InvalidRequestError, match="results of calls together"):
+        read(messages=messages)
+
+
 def test_a_model_that_always_thinks_does_so_unless_it_was_told_not_to() -> None:
     def make(request: Any) -> Any:
         if request.thinking is False:
@@ -146,7 +168,7 @@ def test_a_form_of_the_answer_is_a_schema() -> None:
         ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
         ({"thinking": {"type": "enabled", "budget_tokens": 20}}, "thinking.budget_tokens"),
         ({"thinking": {"type": "disabled", "budget_tokens": 5}}, "thinking.budget_tokens"),
-        ({"thinking": {"type": "adaptive", "display": "omitted"}}, "thinking.display"),
+        ({"thinking": {"type": "adaptive", "display": "full"}}, "thinking.display"),
         ({"tools": {}}, "tools"),
         ({"tools": [TOOL] * 2049}, "tools"),
         ({"tools": ["weather"]}, "tools[0]"),
@@ -160,7 +182,8 @@ def test_a_form_of_the_answer_is_a_schema() -> None:
         ({"tool_choice": {"type": "required"}}, "tool_choice.type"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
         ({"tool_choice": {"type": "any", "disable_parallel_tool_use": 1}}, "tool_choice.disable_parallel_tool_use"),
-        ({"output_config": {"effort": "low"}}, "output_config.effort"),
+        ({"output_config": {"effort": "none"}}, "output_config.effort"),
+        ({"output_config": {"effort": ["low"]}}, "output_config.effort"),
         ({"output_config": {"format": {"type": "text"}}}, "output_config.format.type"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
         ({"temprature": 1}, "temprature"),
