@@ -61,9 +61,8 @@ if os.environ.get("KAISHU_LONG_TESTS"):
         cases = 0
         while cases < LONG_CASES:
             found = run(tiny, tmp_path, "--phases", "coverage,fuzzing", "-n", "1000", "-w", "2")
-            cases += found["test_cases"]["generated"]
-            print(
-                f"\nschemathesis: {found['test_cases']['generated']:,} cases, "
-                f"{found['test_cases']['unique_failures']} failures, {found['running_time']:.0f} s, seed {found['seed']}"
-            )
+            counts = found["test_cases"]
+            cases += counts["generated"]
+            said = f"{counts['generated']:,} cases, {counts['unique_failures']} failures"
+            print(f"\nschemathesis: {said}, {found['running_time']:.0f} s, seed {found['seed']}")
         check_use(tiny)
