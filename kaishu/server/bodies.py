@@ -35,6 +35,14 @@ async def json_body(request: Request, settings: ServerSettings) -> Any:
             code="content_type",
             hint="With curl, add -H 'Content-Type: application/json'.",
         )
+    coding = request.headers.get("content-encoding", "").strip().lower()
+    if coding not in ("", "identity"):  # a few bytes can become gigabytes
+        raise RefusedError(
+            f"The Content-Encoding is {shown(coding)}; allowed: none.",
+            status=415,
+            code="content_encoding",
+            hint="Send the body as it is, not compressed.",
+        )
     try:
         raw = await asyncio.wait_for(_read(request, settings.max_body_bytes), settings.body_timeout_s)
     except TimeoutError:

@@ -3,6 +3,7 @@ out as Python's own reader has it."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 import threading
@@ -117,6 +118,16 @@ def test_json_may_be_called_so_in_several_ways(tiny, kind):
 def test_other_types_are_refused_since_pages_of_other_sites_may_send_them(tiny, kind):
     message = refused(ask(tiny, kind=kind), 415, "content_type")
     assert (f'"{kind}"' if kind else "null") in message and "application/json" in message
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "identity, gzip", "GZIP"])
+def test_what_is_compressed_is_refused_unread(tiny, coding):
+    packed = gzip.compress(b'{"prompt": "Hi"}')
+    headers = {"Content-Type": "application/json", "Content-Encoding": coding}
+    message = refused(tiny.client.post("/tokenize", content=packed, headers=headers), 415, "content_encoding")
+    assert f'"{coding.lower()}"' in message
+    headers["Content-Encoding"] = "identity"
+    assert tiny.client.post("/tokenize", content=b'{"prompt": "Hi"}', headers=headers).status_code == 200
 
 
 def test_a_body_over_the_limit_is_refused_whether_or_not_it_says_its_size(scripted):
