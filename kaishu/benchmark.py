@@ -260,7 +260,7 @@ def measure_limits(
 
     threads:      as many as the executor has
     cache:        where compiled kernels are kept; None for Kaishu's own folder
-    memory_bytes: how much to read in one try; None for four times the caches, and 256 MB at least
+    memory_bytes: how much to read in one try; None for `limits_bytes`
     """
     from kaishu.cpu.kernels import Kernels
     from kaishu.cpu.measure import (
@@ -278,7 +278,7 @@ def measure_limits(
     kernels, ranks = Kernels((cache or cache_folder()) / KERNELS_FOLDER), Ranks(threads)
     for entry in (READ, MULTIPLY):
         kernels.load(entry)  # before any time is taken: it may have to be compiled
-    pieces = max(1, (memory_bytes or max(4 * _largest_cache_bytes(), _SMALLEST_MEMORY)) // (4 * PIECE_FLOATS))
+    pieces = max(1, (memory_bytes or limits_bytes()) // (4 * PIECE_FLOATS))
     memory = np.ones(pieces * PIECE_FLOATS, np.float32)
     reading = _best_seconds(lambda: read_through(kernels, ranks, memory), clock, repeats)
     operations = {}
@@ -290,6 +290,11 @@ def measure_limits(
         operations[form] = ranks.count * turns * turn_operations(form) / spent
     ranks.close()
     return Limits(memory.nbytes / reading, operations)
+
+
+def limits_bytes() -> int:
+    """How much memory is read to find out how fast that is: four times the caches, and 256 MB at least."""
+    return max(4 * _largest_cache_bytes(), _SMALLEST_MEMORY)
 
 
 _SMALLEST_MEMORY = 256_000_000

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kaishu.cli.lists import numbers_of
-from kaishu.cli.options import DEFAULT_MODEL, Adapters
+from kaishu.cli.options import DEFAULT_MODEL, Adapters, MaxMemory
 from kaishu.errors import InvalidParameterError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def bench(
     most_tokens: Annotated[
         int, typer.Option("--most-tokens", help="Leave out batches that cache more tokens together.", metavar="N")
     ] = MOST_TOKENS,
+    max_memory: MaxMemory = None,
     seconds: Annotated[float, typer.Option(help="For how long each is repeated.", metavar="S")] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
@@ -77,6 +78,11 @@ def bench(
         checkpoint = with_adapters(checkpoint, lora)
         choice = _choice(checkpoint, weights, head, kv, threads)
         works, left_out = _planned(checkpoint, contexts, batch_sizes, prefill, most_tokens)
+        if max_memory is not None:
+            from kaishu.benchmark_memory import works_within
+
+            works, too_large = works_within(max_memory, checkpoint, choice, works, threads=threads)
+            left_out = [*left_out, *too_large]
         report = run(
             name,
             checkpoint,
@@ -166,7 +172,7 @@ class Report:
 
     packed_bytes:      of the whole packed model, with the embedding of an untied one
     peak_memory_bytes: of this process when the model had been measured
-    left_out:          work that would have been over the model's context or --most-tokens
+    left_out:          work that would have been over the model's context, --most-tokens or --max-memory
     """
 
     model: str
@@ -244,14 +250,16 @@ def run(
     measurements = tuple(measure(executor, layout, kv_bytes, works, seconds=seconds, clock=time.perf_counter))
     peak, kv = peak_memory_bytes(), "" if choice.kv == "bf16" else f", {choice.kv} keys and values"
     executor.close()
+    used = executor.threads
+    del executor  # its memory is needed to measure the machine's
     return Report(
         model=name,
         executor=f"CPU kernels ({current_target().name}), {choice.weights} weights, {choice.head} head{kv}",
-        threads=executor.threads,
+        threads=used,
         packed_bytes=layout.num_bytes,
         kv_bytes_per_token=kv_bytes,
         peak_memory_bytes=peak,
-        limits=measure_limits(executor.threads, clock=time.perf_counter),
+        limits=measure_limits(used, clock=time.perf_counter),
         measurements=measurements,
         left_out=tuple(left_out),
     )
@@ -289,7 +297,8 @@ def lines_of(report: Report) -> "Iterator[Text]":
     )
     if report.left_out:
         yield Text(
-            f"Left out, as over the model's context or --most-tokens: {_named(report.left_out)}.", style="yellow"
+            f"Left out, as over the model's context, --most-tokens or --max-memory: {_named(report.left_out)}.",
+            style="yellow",
         )
     for measurement in report.measurements:
         work = measurement.work

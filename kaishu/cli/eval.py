@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from kaishu.cli.lists import choices_of
-from kaishu.cli.options import DEFAULT_MODEL, Adapters
+from kaishu.cli.options import DEFAULT_MODEL, Adapters, MaxMemory
 from kaishu.errors import InvalidParameterError
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def evaluate(
     threads: Annotated[
         int | None, typer.Option("--threads", help="CPU threads.", metavar="N", show_default=False)
     ] = None,
+    max_memory: MaxMemory = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw divergence against bytes: a .svg or .png file.", show_default=False)
     ] = None,
@@ -70,7 +71,9 @@ def evaluate(
     written = None if text is None else read_text("--text", text)
     if plot is not None:
         check_plot(plot)
-    evaluation = _run(model, lora, against, chosen, heads, written=written, tokens=tokens, threads=threads)
+    evaluation = _run(
+        model, lora, against, chosen, heads, written=written, tokens=tokens, threads=threads, max_memory=max_memory
+    )
     if plot is not None:
         write_plot(evaluation, plot)
     _show(evaluation, as_json=as_json)
@@ -86,6 +89,7 @@ def _run(
     written: str | None,
     tokens: int,
     threads: int | None,
+    max_memory: str | None,
 ) -> "Evaluation":
     """Open what is named, and measure with a bar."""
     from kaishu.checkpoint import open_checkpoint
@@ -97,7 +101,17 @@ def _run(
     opened = Model(model, with_adapters(open_checkpoint(fetch(model)), lora), tuple(lora or ()))
     truth = None if against is None else Model(against, open_checkpoint(fetch(against)))
     with progress_bar() as advance:
-        return run(opened, truth, weights, heads, written=written, tokens=tokens, threads=threads, advance=advance)
+        return run(
+            opened,
+            truth,
+            weights,
+            heads,
+            written=written,
+            tokens=tokens,
+            threads=threads,
+            max_memory=max_memory,
+            advance=advance,
+        )
 
 
 def _show(evaluation: "Evaluation", *, as_json: bool) -> None:

@@ -101,23 +101,28 @@ def run(
     written: str | None,
     tokens: int,
     threads: int | None,
+    max_memory: str | None = None,
     advance: Advance,
 ) -> Evaluation:
     """Compute the truth, then each form.
 
-    against: the model that is the truth; None for `model` itself
-    weights: forms; None for how the files have the weights, if they are quantised, else for PLAIN_FORMS
-    written: the user's text; None for Kaishu's own
-    raises:  MissingDependencyError without torch, which computes the truth; ContextLengthError; InvalidRequestError
-             where the two models' tokens differ; KaishuError
+    against:    the model that is the truth; None for `model` itself
+    weights:    forms; None for how the files have the weights, if they are quantised, else for PLAIN_FORMS
+    written:    the user's text; None for Kaishu's own
+    max_memory: what the process may take in all; None for as much as it needs
+    raises:     OutOfMemoryError, before anything is loaded, where it would take more than `max_memory`;
+                MissingDependencyError without torch, which computes the truth; ContextLengthError; InvalidRequestError
+                where the two models' tokens differ; KaishuError
     """
     from kaishu.llm import LLM
 
     choices = _choices(model, weights, heads)
     texts, described = _texts(model, against, written, tokens)
     context_tokens = _context_tokens(model, against, texts)
-    work = _Work(advance, (1 + len(choices)) * sum(len(text.token_ids) for text in texts))
     true = model if against is None else against
+    if max_memory is not None:
+        _check_memory(max_memory, model, true, choices, texts, context_tokens, threads)
+    work = _Work(advance, (1 + len(choices)) * sum(len(text.token_ids) for text in texts))
     truth = LLM(
         true.path,
         executor="reference",
@@ -214,6 +219,25 @@ def _context_tokens(model: Model, against: Model | None, texts: Sequence[Evaluat
     if needed > limit:
         raise ContextLengthError(needed, limit)
     return max(needed, min(DECODE_CONTEXT, limit))
+
+
+def _check_memory(  # noqa: PLR0917  # all that it depends on, once
+    max_memory: str,
+    model: Model,
+    truth: Model,
+    choices: Sequence[Choice],
+    texts: Sequence[EvaluationText],
+    context_tokens: int,
+    threads: int | None,
+) -> None:
+    """raises: OutOfMemoryError, InvalidParameterError"""
+    from kaishu.evaluation_memory import check_evaluation, plan_evaluation
+    from kaishu.planning import plan_model
+
+    plans = [plan_model(model.checkpoint, choice, context_tokens=context_tokens, threads=threads) for choice in choices]
+    plan = plan_evaluation(truth.checkpoint, plans, [len(text.token_ids) for text in texts])
+    tokens, rows = sum(text.predicted for text in texts), model.checkpoint.config.vocab_size
+    check_evaluation(max_memory, plan, tokens=tokens, bytes_per_token=4 * rows)
 
 
 def _measured(

@@ -113,6 +113,9 @@ class ModelOptions:
 _LORA = "Merge a LoRA adapter into the model, as PEFT saves it; may be repeated."
 Adapters = Annotated[list[str] | None, typer.Option("--lora", help=_LORA, metavar="DIR", show_default=False)]
 
+_MAX_MEMORY = "Take at most this, such as 4GB; what doesn't fit is left out or refused."
+MaxMemory = Annotated[str | None, typer.Option("--max-memory", help=_MAX_MEMORY, metavar="SIZE", show_default=False)]
+
 _MODEL = "Model"
 MODEL_OPTIONS = OptionGroup(
     {

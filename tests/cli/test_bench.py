@@ -75,8 +75,23 @@ def test_the_table_has_a_row_for_each_and_says_what_is_left_out(tiny_checkpoint,
         ("prefill", "1", "1", "32"),
     ]
     assert "reads 50.0 GB/s; multiplies and adds, in GFLOP/s: int4 400, int8 200, bf16 100, float32 90" in out
-    assert "Left out, as over the model's context or --most-tokens: decode 500 × 4, prefill 500 × 1." in out
+    assert (
+        "Left out, as over the model's context, --most-tokens or --max-memory: decode 500 × 4, prefill 500 × 1." in out
+    )
     assert re.search(r"first token after [\d.]+ s of a prompt of 32 tokens", out)
+
+
+def test_work_that_takes_more_memory_than_allowed_is_left_out(capsys, monkeypatch):
+    from kaishu.benchmark_memory import working_bytes
+
+    def slimmer(plan, works):  # so that the bound needs no thousands of tokens
+        return working_bytes(plan, works) + 10**9 * sum(work.sequences > 1 for work in works)
+
+    monkeypatch.setattr("kaishu.benchmark_memory.working_bytes", slimmer)
+    grid = ("--contexts", 1, "--batch-sizes", "1,3", "--prefill", 4, "--max-memory", "1.2GB")
+    code, out, _ = run(capsys, "tiny", *QUICK, *grid)
+    assert code == 0 and "Left out, as over the model's context, --most-tokens or --max-memory: decode 1 × 3." in out
+    assert re.findall(r"^(decode|prefill) +1 +(\d+) ", out, re.MULTILINE) == [("decode", "1"), ("prefill", "1")]
 
 
 def test_an_adapter_is_merged_and_one_that_is_missing_is_named(tiny_checkpoint, tmp_path, capsys):
@@ -117,6 +132,8 @@ def test_a_shape_is_drawn_at_random_and_nothing_of_it_stays(capsys, tmp_path, mo
         (["tiny", "--seconds", "nan"], "--seconds is nan; allowed"),
         (["tiny", "--threads", "0"], "--threads is 0; allowed: a whole number from 1 to 1,024."),
         (["tiny", "--most-tokens", "-1"], "--most-tokens is -1; allowed: at least 0."),
+        (["tiny", "--max-memory", "lots"], "--max-memory is 'lots'; allowed: a number of bytes, or one with a unit"),
+        (["tiny", "--max-memory", "40MB"], "Not even the smallest step can be measured: Python and libraries "),
     ],
 )
 def test_what_cannot_be_is_an_error_in_the_words_that_were_typed(capsys, arguments, message):
