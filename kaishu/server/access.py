@@ -9,22 +9,25 @@ put there by bodies.py and gate.py, and `scope["kaishu.status"]` by waiting.py w
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import secrets
 import time
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kaishu.server.logs import one_line
 from kaishu.server.metrics import Metrics
 from kaishu.server.refusals import error_body, status_of
 
 REQUEST_ID = "X-Request-Id"
 MOST_LOGGED_BYTES = 64 << 10  # of a body, where bodies are logged
+_WORD = re.compile(r"[\w.:/+-]+", re.ASCII)
 _SANE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _LOG = logging.getLogger("kaishu.access")
@@ -84,12 +87,19 @@ class Access:
         fields = {name: value for name, value in fields.items() if value is not None}
         if self._log_prompts:
             fields |= {"request": record.asked.text, "answer": record.answered.text}
-        line = "{status} {method} {path} {ms} ms {bytes} bytes".format_map(fields)
-        rest = " ".join(f"{name}={one_line(str(fields[name]))}" for name in fields if name not in _IN_LINE)
-        _LOG.info("%s %s", line, rest, extra={"fields": fields})
+        _LOG.info("%s", _line(fields), extra={"fields": fields})
 
 
-_IN_LINE = frozenset({"status", "method", "path", "ms", "bytes"})
+def _line(fields: Mapping[str, Any]) -> str:
+    """For people. What clients chose is quoted where it could be taken for more than one word."""
+    path, rest = quote(fields["path"], errors="replace"), dict(fields)
+    for name in ("status", "method", "path", "ms", "bytes"):
+        del rest[name]
+    words = (
+        f"{name}={value if _WORD.fullmatch(value) else json.dumps(value, ensure_ascii=False)}"
+        for name, value in rest.items()
+    )
+    return "{status} {method} {} {ms} ms {bytes} bytes ".format(path, **fields) + " ".join(words)
 
 
 def note_failure(scope: Scope, error: BaseException) -> None:
