@@ -121,8 +121,7 @@ export class Chat {
     session.tree.add(message);
     session.conversation.updated = Date.now();
     session.isStored = true;
-    this.#save(session, message);
-    this.hooks.listed();
+    this.#save(session, message).then(() => this.hooks.listed());
   }
 
   async #answer(session) {

@@ -12,6 +12,8 @@ import { numeral, text } from "./strings.js";
 import { TokenView } from "./token_view.js";
 import { ToolCards } from "./tool_cards.js";
 
+const DOUBLE_CLICK_MS = 300; // for so long, a click may be the first of two, which select a word
+
 export class MessageView {
   /**
    * acts: {edit(id, content), regenerate(id), select(id), giveResults(id, results), stopThinking(), record()}
@@ -171,9 +173,12 @@ export class MessageView {
 
   /** A click on the text shows its tokens, unless it selected something or was for a control in it. */
   #clicked(event) {
+    clearTimeout(this.clicking);
     const isForSomething = event.target.closest("a, button, pre, summary");
-    if (isForSomething || !getSelection().isCollapsed || this.place.gathering) return;
-    this.toggleTokens();
+    if (isForSomething || event.detail > 1 || this.place.gathering) return;
+    this.clicking = setTimeout(() => {
+      if (getSelection().isCollapsed && !this.tokens) this.toggleTokens();
+    }, DOUBLE_CLICK_MS);
   }
 
   /** Change between text and tokens. */

@@ -2,7 +2,6 @@
 
 export const english = Object.freeze({
   skipToInput: "Skip to the message field",
-  needsScript: "This page is a program: it needs JavaScript, and nothing from outside this server.",
   conversations: "Conversations",
   openConversations: "Conversations",
   newConversation: "New conversation",
@@ -33,7 +32,7 @@ export const english = Object.freeze({
   assistant: "Answer",
   toolResult: "Tool result",
   greeting: "A clear hand, and all your own.",
-  greetingMore: "Everything here runs on this machine. Nothing you write leaves it.",
+  greetingMore: "The model runs on this server, and what you write goes nowhere else.",
   placeholder: "Write a message",
   message: "Message",
   keysHint: "Enter sends, Shift + Enter begins a new line, Escape stops.",
@@ -48,7 +47,6 @@ export const english = Object.freeze({
   copyCode: "Copy code",
   code: "Code",
   showTokens: "Tokens",
-  hideTokens: "Text",
   branch: "Branch {index} of {count}",
   previousBranch: "Previous branch",
   nextBranch: "Next branch",
@@ -130,6 +128,4 @@ export const english = Object.freeze({
   brokenOff: "The connection broke off.",
   loading: "The model is being loaded …",
   notStored: "This browser keeps no data for this page, so conversations last until the tab is closed.",
-  retry: "Try again",
-  onlyOneAnswer: "An answer is being written; stop it first.",
 });

@@ -2,7 +2,6 @@
 
 export const chinese = Object.freeze({
   skipToInput: "跳到输入框",
-  needsScript: "本页是一个程序：需要 JavaScript，但不需要本服务器以外的任何东西。",
   conversations: "对话",
   openConversations: "对话列表",
   newConversation: "新对话",
@@ -33,7 +32,7 @@ export const chinese = Object.freeze({
   assistant: "回答",
   toolResult: "工具结果",
   greeting: "一笔一画，清清楚楚。",
-  greetingMore: "一切都在这台机器上运行，你写的内容不会离开它。",
+  greetingMore: "模型就在这台服务器上运行，你写的内容不会去往别处。",
   placeholder: "输入消息",
   message: "消息",
   keysHint: "Enter 发送，Shift + Enter 换行，Esc 停止。",
@@ -48,7 +47,6 @@ export const chinese = Object.freeze({
   copyCode: "复制代码",
   code: "代码",
   showTokens: "词元",
-  hideTokens: "正文",
   branch: "第 {index} 个分支，共 {count} 个",
   previousBranch: "上一个分支",
   nextBranch: "下一个分支",
@@ -130,6 +128,4 @@ export const chinese = Object.freeze({
   brokenOff: "连接中断。",
   loading: "正在加载模型……",
   notStored: "此浏览器不为本页保存数据，对话只保留到关闭标签页为止。",
-  retry: "重试",
-  onlyOneAnswer: "正在回答，请先停止。",
 });
