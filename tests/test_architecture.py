@@ -47,8 +47,8 @@ BASE_DEPENDENCIES = {
     "rich",
     "prompt_toolkit",
 }
-# httpx comes with huggingface_hub, click and markupsafe with typer and jinja2.
-THEIR_OWN = {"httpx", "click", "markupsafe", "tqdm"}
+# click and markupsafe come with typer and jinja2, tqdm with huggingface_hub.
+THEIR_OWN = {"click", "markupsafe", "tqdm"}
 ONLY_IN = {
     "torch": ("reference",),
     "transformers": ("reference/verify.py",),

@@ -6,24 +6,27 @@ To chat.py it is what LLM is: something that streams a chat. Nothing of a model 
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from kaishu.cli.chat_session import said_fields
+from kaishu.cli.http_answer import HttpAnswer, asked
 from kaishu.cli.remote_stream import RemoteAnswer, error_words, event_data
 from kaishu.errors import InvalidParameterError, RemoteError, shortened
 from kaishu.results import ChatEnd
 from kaishu.text.channels import ChannelDelta
 
 if TYPE_CHECKING:
-    import httpx
-
     from kaishu.sampling import SamplingParams
 
 CONNECT_S, SILENCE_S = 10.0, 600.0  # a request may wait long before its first token
-_MOST_ERROR_BYTES = 64 << 10
+_MOST_ERROR_BYTES, _MOST_BYTES = 64 << 10, 64 << 20
 _HINTS = {
     401: "Give the server's key: --api-key KEY, or KAISHU_API_KEY in the environment.",
     403: "Give a key that may do this: --api-key KEY, or KAISHU_API_KEY in the environment.",
@@ -39,16 +42,12 @@ class RemoteModel:
     url:     of the server, with or without /v1
     model:   its name there; None: the first one that the server lists
     api_key: if the server wants one
-    client:  for tests
     raises:  InvalidParameterError, RemoteError
     """
 
-    def __init__(
-        self, url: str, *, model: str | None = None, api_key: str | None = None, client: httpx.Client | None = None
-    ) -> None:
+    def __init__(self, url: str, *, model: str | None = None, api_key: str | None = None) -> None:
         self.url = api_url(url)
         self._headers = _headers(api_key)
-        self._client = client or _new_client()
         listed = self._models(is_needed=model is None)
         if model is None and not listed:
             raise RemoteError(f"The server at {self.url} lists no model.", hint="Name one: --model NAME.")
@@ -71,17 +70,13 @@ class RemoteModel:
 
         raises: RemoteError
         """
-        import httpx
-
         body = request_body(self.name, messages, tools, thinking, params)
         answer = RemoteAnswer()
         try:
-            with self._client.stream(
-                "POST", f"{self.url}/chat/completions", json=body, headers=self._headers
-            ) as response:
-                self._check(response)
-                yield from _deltas(response, answer)
-        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+            with self._asked("POST", "/chat/completions", json.dumps(body).encode()) as found:
+                _check(found)
+                yield from _deltas(found, answer)
+        except (OSError, http.client.HTTPException) as error:
             raise self._broken(error) from None
         if not answer.is_whole:
             raise RemoteError(
@@ -90,65 +85,62 @@ class RemoteModel:
         yield from answer.end()
         yield ChatEnd(answer.completion())
 
+    def _asked(self, method: str, path: str, body: bytes | None = None) -> AbstractContextManager[HttpAnswer]:
+        return asked(
+            method, self.url + path, headers=self._headers, body=body, connect_s=CONNECT_S, silence_s=SILENCE_S
+        )
+
     def _models(self, *, is_needed: bool) -> list[dict[str, Any]]:
         """What the server lists. Some list nothing, which only matters where no model was named."""
-        import httpx
-
         try:
-            with self._client.stream("GET", f"{self.url}/models", headers=self._headers) as response:
-                if not is_needed and response.status_code in (404, 405, 501):
+            with self._asked("GET", "/models") as answer:
+                if not is_needed and answer.status in (404, 405, 501):
                     return []
-                self._check(response)
-                response.read()
-                found = response.json()
-        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+                _check(answer)
+                found = json.loads(answer.read(_MOST_BYTES))
+        except (OSError, http.client.HTTPException) as error:
             raise self._broken(error) from None
-        except ValueError:
-            raise RemoteError(
-                f"What is at {self.url}/models is no list of models.", hint="Does the address lead to OpenAI's API?"
-            ) from None
+        except (ValueError, RecursionError):
+            raise RemoteError(f"What is at {self.url}/models is no list of models.", hint=_IS_IT_OPENAI) from None
         entries = found.get("data") if isinstance(found, dict) else found
         return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
-    def _check(self, response: httpx.Response) -> None:
-        """raises: RemoteError for every status but 200"""
-        status = response.status_code
-        if status == 200:
-            return
-        said = b""
-        for chunk in response.iter_bytes():
-            said += chunk
-            if len(said) > _MOST_ERROR_BYTES:
-                break
-        try:
-            words = error_words(json.loads(said))
-        except (ValueError, RecursionError):  # a proxy's page
-            words = response.reason_phrase or "no reason was given"
-        if location := response.headers.get("location"):
-            words = f"{words}, to {location}"
-        raise RemoteError(f"The server answers {status}: {_sentence(words)}", hint=_HINTS.get(status))
-
     def _broken(self, error: Exception) -> RemoteError:
         """What went wrong with the connection."""
-        import httpx
-
-        if isinstance(error, httpx.ConnectTimeout):
-            return RemoteError(f"Nothing answers at {self.url} within {CONNECT_S:g} s.", hint=_IS_IT_RUNNING)
-        if isinstance(error, httpx.TimeoutException):
-            return RemoteError(f"The server at {self.url} has said nothing for {SILENCE_S:g} s.")
-        if isinstance(error, httpx.ConnectError):
-            if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                return RemoteError(
-                    f"The certificate of {self.url} is not one that this machine trusts.",
-                    hint="If it is yours, name it: SSL_CERT_FILE=certificate.pem kaishu chat …",
-                )
-            hint = "It may speak http instead of https." if "[SSL: " in str(error) else _IS_IT_RUNNING
-            return RemoteError(f"Nothing answers at {self.url}: {shortened(str(error))}.", hint=hint)
-        if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return RemoteError(
+                f"The certificate of {self.url} is not one that this machine trusts: {error.verify_message}.",
+                hint="If it is yours, name it: SSL_CERT_FILE=certificate.pem kaishu chat …",
+            )
+        if isinstance(error, ssl.SSLError):
+            return RemoteError(
+                f"{self.url} doesn't speak https: {error.reason or error}.", hint="It may speak http instead."
+            )
+        if isinstance(error, TimeoutError):
+            return RemoteError(
+                f"The server at {self.url} doesn't answer: {CONNECT_S:g} s for the connection, {SILENCE_S:g} s for "
+                "each piece of an answer."
+            )
+        if isinstance(error, http.client.HTTPException | ConnectionResetError | BrokenPipeError):
             return RemoteError("The server broke the answer off.", hint="Its log may say why.")
-        return RemoteError(f"{self.url} can't be asked: {_sentence(str(error))}")
+        words = getattr(error, "strerror", None) or str(error)
+        return RemoteError(f"Nothing answers at {self.url}: {_sentence(words)}", hint=_IS_IT_RUNNING)
 
 
+def _check(answer: HttpAnswer) -> None:
+    """raises: RemoteError for every status but 200"""
+    if answer.status == 200:
+        return
+    try:
+        words = error_words(json.loads(answer.read(_MOST_ERROR_BYTES)))
+    except (ValueError, RecursionError):  # a proxy's page
+        words = answer.reason or "no reason was given"
+    if answer.location:
+        words = f"{words}, to {answer.location}"
+    raise RemoteError(f"The server answers {answer.status}: {_sentence(words)}", hint=_HINTS.get(answer.status))
+
+
+_IS_IT_OPENAI = "Does the address lead to OpenAI's API?"
 _IS_IT_RUNNING = "Is the server running? `kaishu serve` starts one."
 
 
@@ -161,11 +153,19 @@ def api_url(url: str) -> str:
     if "://" not in typed:
         is_here = re.match(r"(localhost|127\.|\[::1\])", typed)
         typed = f"{'http' if is_here else 'https'}://{typed}"
-    match = re.fullmatch(r"(?P<server>https?://[^/?#\s]+)(?P<path>/[^?#\s]*)?", typed, re.IGNORECASE)
-    if match is None:
+    match = re.fullmatch(r"(?P<server>https?://[^/?#@\s]+)(?P<path>/[^?#\s]*)?", typed, re.IGNORECASE)
+    if match is None or not _has_host(match["server"]):
         raise InvalidParameterError("--url", url, "an address such as http://127.0.0.1:8000")
     path = (match["path"] or "").rstrip("/").removesuffix("/chat/completions")
     return match["server"] + (path or "/v1")
+
+
+def _has_host(server: str) -> bool:
+    try:
+        parts = urlsplit(server)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def request_body(
@@ -208,11 +208,11 @@ def _sent(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     ]
 
 
-def _deltas(response: httpx.Response, answer: RemoteAnswer) -> Iterator[ChannelDelta]:
-    if "event-stream" not in response.headers.get("content-type", ""):  # the whole answer at once
-        yield from answer.push(_parsed(response.read().decode("utf-8", errors="replace")))
+def _deltas(found: HttpAnswer, answer: RemoteAnswer) -> Iterator[ChannelDelta]:
+    if "event-stream" not in found.kind:  # the whole answer at once
+        yield from answer.push(_parsed(found.read(_MOST_BYTES).decode("utf-8", errors="replace")))
         return
-    for data in event_data(response.iter_bytes()):
+    for data in event_data(found.chunks()):
         if data.strip() == "[DONE]":
             return
         yield from answer.push(_parsed(data))
@@ -222,24 +222,16 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise RemoteError(
-            f"The server's answer is not JSON: {shortened(text)}", hint="Does the address lead to OpenAI's API?"
-        ) from None
+        raise RemoteError(f"The server's answer is not JSON: {shortened(text)}", hint=_IS_IT_OPENAI) from None
 
 
 def _headers(api_key: str | None) -> dict[str, str]:
+    headers = {"Content-Type": "application/json", "User-Agent": "kaishu", "Connection": "close"}
     if api_key is None:
-        return {}
+        return headers
     if not re.fullmatch(r"[!-~]+", api_key):
         raise InvalidParameterError("--api-key", "a key with other characters", "letters, digits and signs of ASCII")
-    return {"Authorization": f"Bearer {api_key}"}
-
-
-def _new_client() -> httpx.Client:
-    import httpx
-
-    here: dict[str, Any] = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))  # past any proxy
-    return httpx.Client(timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S), mounts=here)
+    return {**headers, "Authorization": f"Bearer {api_key}"}
 
 
 def _sentence(words: str) -> str:

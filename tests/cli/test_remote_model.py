@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import httpx
 import pytest
+import trustme
 from rich.console import Console
 
+from kaishu.cli import remote_model
 from kaishu.cli.chat import converse
 from kaishu.cli.chat_commands import Chat
 from kaishu.cli.chat_session import Session
@@ -27,10 +34,75 @@ from kaishu.server.settings import ServerSettings
 from kaishu.text.channels import ContentDelta
 from tests.server.conftest import LiveServer, live, service_on
 
-Answers = Callable[[httpx.Request], httpx.Response]
 MODELS = {"object": "list", "data": [{"id": "first", "max_model_len": 512}, {"id": "second"}]}
 HI = [{"role": "user", "content": "Hi"}]
-EVENTS = {"Content-Type": "text/event-stream; charset=utf-8"}
+EVENTS = "text/event-stream; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that a scripted server got."""
+
+    path: str
+    headers: http.client.HTTPMessage
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What it says. hangs_up: before all that it announced is sent"""
+
+    body: bytes = b""
+    status: int = 200
+    kind: str = "application/json"
+    headers: dict[str, str] = field(default_factory=dict)
+    hangs_up: bool = False
+
+
+Answers = Callable[[Asked], Answer]
+
+
+class Handler(BaseHTTPRequestHandler):
+    answers: Answers
+
+    def do_GET(self) -> None:
+        self._answer(as_json(MODELS) if self.path == "/v1/models" else Answer(status=404))
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self._answer(type(self).answers(Asked(self.path, self.headers, body)))
+
+    def _answer(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        length = len(answer.body) + (10 if answer.hangs_up else 0)
+        for name, value in {"Content-Type": answer.kind, "Content-Length": str(length), **answer.headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(answer.body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def listening() -> Iterator[Callable[..., str]]:
+    """`listening(answers)`: the address of a server that says this, and lists two models"""
+    with ExitStack() as stack:
+
+        def started(answers: Answers, **members: object) -> str:
+            kind = type("Scripted", (Handler,), {"answers": staticmethod(answers), **members})
+            server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), kind))
+            stack.callback(server.shutdown)
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+            return f"http://127.0.0.1:{server.server_port}"
+
+        yield started
+
+
+@pytest.fixture
+def scripted(listening) -> Callable[..., RemoteModel]:
+    """`scripted(answers)`: a model of such a server"""
+    return lambda answers, **options: RemoteModel(listening(answers), **options)
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +112,13 @@ def server() -> Iterator[LiveServer]:
         yield made
 
 
-def scripted(answers: Answers, **options: str) -> RemoteModel:
-    """A model of a server that answers this, once it has listed its models."""
-
-    def answered(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, json=MODELS) if request.url.path.endswith("/models") else answers(request)
-
-    return RemoteModel("http://a.b", client=httpx.Client(transport=httpx.MockTransport(answered)), **options)
+def as_json(value: object, status: int = 200) -> Answer:
+    return Answer(json.dumps(value).encode(), status)
 
 
-def stream_of(*data: object, line_end: str = "\n") -> httpx.Response:
+def stream_of(*data: object, line_end: str = "\n") -> Answer:
     lines = [one if isinstance(one, str) else f"data: {json.dumps(one)}" for one in data]
-    return httpx.Response(200, headers=EVENTS, content="".join(line + 2 * line_end for line in lines).encode())
+    return Answer("".join(line + 2 * line_end for line in lines).encode(), kind=EVENTS)
 
 
 def said(model: RemoteModel, **options) -> str:
@@ -167,29 +234,41 @@ def test_addresses_are_understood_as_people_type_them(typed, asked):
     assert api_url(typed) == asked
 
 
-@pytest.mark.parametrize("typed", ["", "http://", "file:///etc/passwd", "http://a b", "http://a.b/?x=1"])
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "",
+        "http://",
+        "file:///etc/passwd",
+        "http://a b",
+        "http://a.b/?x=1",
+        "http://a.b:x",
+        "http://a.b:99999",
+        "http://u:p@a.b",
+    ],
+)
 def test_what_is_no_address_is_refused(typed):
     with pytest.raises(InvalidParameterError, match="--url"):
         api_url(typed)
 
 
-def test_without_a_name_the_first_model_is_asked_and_its_context_is_known():
+def test_without_a_name_the_first_model_is_asked_and_its_context_is_known(scripted):
     asked = []
 
-    def answers(request: httpx.Request) -> httpx.Response:
-        asked.append(json.loads(request.content)["model"])
+    def answers(request: Asked) -> Answer:
+        asked.append((request.path, json.loads(request.body)["model"]))
         return stream_of(chunk("x", "stop"))
 
     first, second = scripted(answers), scripted(answers, model="second")
     assert (said(first), said(second)) == ("x", "x")
-    assert asked == ["first", "second"]
+    assert asked == [("/v1/chat/completions", "first"), ("/v1/chat/completions", "second")]
     assert (first.context_tokens, second.context_tokens) == (512, None)
 
 
-def test_the_key_goes_in_the_header_and_only_there():
-    def answers(request: httpx.Request) -> httpx.Response:
+def test_the_key_goes_in_the_header_and_only_there(scripted):
+    def answers(request: Asked) -> Answer:
         assert request.headers["authorization"] == "Bearer secret"
-        assert b"secret" not in request.content
+        assert b"secret" not in request.body
         return stream_of(chunk("x", "stop"))
 
     assert said(scripted(answers, api_key="secret")) == "x"
@@ -228,8 +307,8 @@ def test_thoughts_are_sent_back_only_between_calls():
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
-def test_odd_but_legal_streams_are_read(line_end):
-    def answers(_: httpx.Request) -> httpx.Response:
+def test_odd_but_legal_streams_are_read(scripted, line_end):
+    def answers(_: Asked) -> Answer:
         return stream_of(
             ": keep-alive", "event: message", {"choices": []}, chunk("北"), ":", chunk("京\u2028"), chunk(None, "stop"),
             "data: [DONE]", chunk("not read"), line_end=line_end,
@@ -238,19 +317,20 @@ def test_odd_but_legal_streams_are_read(line_end):
     assert said(scripted(answers)) == "北京\u2028"
 
 
-def test_a_server_that_answers_at_once_and_one_without_done_are_read():
+def test_a_server_that_answers_at_once_and_one_without_done_are_read(scripted):
     whole = {"choices": [{"message": {"content": "42"}, "finish_reason": "stop"}]}
-    assert said(scripted(lambda _: httpx.Response(200, json=whole))) == "42"
+    assert said(scripted(lambda _: as_json(whole))) == "42"
     assert said(scripted(lambda _: stream_of(chunk("42", "stop")))) == "42"
 
 
-def test_an_answer_that_ends_without_its_end_is_no_answer():
-    for ending in ((), ("data: [DONE]",)):
+def test_an_answer_that_ends_without_its_end_is_no_answer(scripted):
+    hung_up = Answer(b"data: {}\n\n", kind=EVENTS, hangs_up=True)
+    for answer in (stream_of(chunk("4")), stream_of(chunk("4"), "data: [DONE]"), hung_up):
         with pytest.raises(RemoteError, match="broke the answer off"):
-            said(scripted(lambda _, ending=ending: stream_of(chunk("4"), *ending)))
+            said(scripted(lambda _, answer=answer: answer))
 
 
-def test_an_error_in_the_middle_takes_the_question_back_and_the_session_goes_on():
+def test_an_error_in_the_middle_takes_the_question_back_and_the_session_goes_on(scripted):
     answers = iter([stream_of(chunk("4"), {"error": {"message": "Out of memory."}}), stream_of(chunk("fine", "stop"))])
     model = scripted(lambda _: next(answers))
     console = Console(file=io.StringIO(), width=200)
@@ -263,58 +343,66 @@ def test_an_error_in_the_middle_takes_the_question_back_and_the_session_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("response", "words"),
+    ("answer", "words"),
     [
-        (httpx.Response(401, json={"error": {"message": "No key."}}), ["401: No key.", "--api-key"]),
-        (httpx.Response(429, json={"detail": "Slow down"}), ["429: Slow down.", "Ask again in a while."]),
-        (httpx.Response(502, html="<html>Bad</html>"), ["502: Bad Gateway."]),
-        (httpx.Response(301, headers={"Location": "https://c.d/v1"}), ["301: Moved Permanently, to https://c.d/v1."]),
-        (httpx.Response(500, content=b"x" * 200_000), ["500: Internal Server Error."]),
-        (httpx.Response(200, html="<html>"), ["is not JSON: <html>", "OpenAI's API"]),
-        (httpx.Response(200, headers=EVENTS, content=b"data: {oops\n\n"), ["is not JSON: {oops"]),
+        (as_json({"error": {"message": "No key."}}, 401), ["401: No key.", "--api-key"]),
+        (as_json({"detail": "Slow down"}, 429), ["429: Slow down.", "Ask again in a while."]),
+        (Answer(b"<html>Bad</html>", 502, "text/html"), ["502: Bad Gateway."]),
+        (Answer(b"", 301, headers={"Location": "https://c.d/v1"}), ["301: Moved Permanently, to https://c.d/v1."]),
+        (Answer(b"x" * 200_000, 500), ["500: Internal Server Error."]),
+        (Answer(b"<html>", 200, "text/html"), ["is not JSON: <html>", "OpenAI's API"]),
+        (Answer(b"data: {oops\n\n", 200, EVENTS), ["is not JSON: {oops"]),
     ],
 )
-def test_what_goes_wrong_is_said(response, words):
+def test_what_goes_wrong_is_said(scripted, answer, words):
     with pytest.raises(RemoteError) as caught:
-        said(scripted(lambda _: response))
+        said(scripted(lambda _: answer))
     assert all(word in str(caught.value) for word in words)
 
 
-@pytest.mark.parametrize(
-    ("problem", "words"),
-    [
-        (httpx.ConnectTimeout("x"), "Nothing answers at http://a.b/v1 within 10 s."),
-        (httpx.ReadTimeout("x"), "has said nothing for 600 s"),
-        (httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] x"), "SSL_CERT_FILE"),
-        (httpx.ConnectError("[SSL: WRONG_VERSION_NUMBER] x"), "http instead of https"),
-        (httpx.RemoteProtocolError("x"), "broke the answer off"),
-        (httpx.ProxyError("403 Forbidden"), "can't be asked: 403 Forbidden."),
-    ],
-)
-def test_a_connection_that_fails_is_said(problem, words):
-    def answers(_: httpx.Request) -> httpx.Response:
-        raise problem
+def test_a_server_that_says_nothing_is_given_up(scripted, monkeypatch):
+    goes_on = threading.Event()
+    model = scripted(lambda _: goes_on.wait(30) and Answer())
+    monkeypatch.setattr(remote_model, "SILENCE_S", 0.05)
+    with pytest.raises(RemoteError, match=r"doesn't answer: 10 s for the connection, 0\.05 s for"):
+        said(model)
+    goes_on.set()
 
-    with pytest.raises(RemoteError) as caught:
-        said(scripted(answers))
-    assert words in str(caught.value)
+
+def test_https_needs_a_certificate_that_is_trusted_and_a_server_that_speaks_it(listening, monkeypatch, tmp_path):
+    authority = trustme.CA()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+    plain = listening(lambda _: stream_of(chunk("x", "stop")))
+    secured = listening(
+        lambda _: stream_of(chunk("x", "stop")),
+        setup=lambda self: (
+            setattr(self, "request", tls.wrap_socket(self.request, server_side=True)),
+            Handler.setup(self),
+        ),
+    ).replace("http:", "https:")
+    with pytest.raises(RemoteError, match="doesn't speak https"):
+        RemoteModel(plain.replace("http:", "https:"))
+    with pytest.raises(RemoteError, match="is not one that this machine trusts") as caught:
+        RemoteModel(secured)
+    assert "SSL_CERT_FILE" in str(caught.value)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+    assert said(RemoteModel(secured)) == "x"
 
 
 def test_where_nobody_listens_is_said():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        with pytest.raises(RemoteError, match=r"Nothing answers at .*Connection refused") as caught:
+        with pytest.raises(RemoteError, match=r"Nothing answers at .*: Connection refused\.") as caught:
             RemoteModel(f"http://127.0.0.1:{unused.getsockname()[1]}")
     assert "kaishu serve" in str(caught.value)
+    with pytest.raises(RemoteError, match="Nothing answers at"):
+        RemoteModel("http://nowhere.invalid")
 
 
-def test_a_server_without_a_list_needs_a_name():
-    def answered(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(404) if request.method == "GET" else stream_of(chunk("x", "stop"))
-
-    def model(**options: str) -> RemoteModel:
-        return RemoteModel("http://a.b", client=httpx.Client(transport=httpx.MockTransport(answered)), **options)
-
-    assert said(model(model="m")) == "x"
+def test_a_server_without_a_list_needs_a_name(listening):
+    url = listening(lambda _: stream_of(chunk("x", "stop")), do_GET=lambda self: self._answer(Answer(status=404)))
+    assert said(RemoteModel(url, model="m")) == "x"
     with pytest.raises(RemoteError, match="404"):
-        model()
+        RemoteModel(url)
