@@ -57,6 +57,8 @@ def run_server(
     check_certificate(settings)
     app = create_app(settings, load)
     sockets = listening_sockets(settings.host, settings.port)
+    for listening in sockets:
+        bound_unread(listening, settings.send_timeout_s)
     url = shown_url(settings, sockets[0].getsockname()[1])
     if not settings.is_local and not has_keys:
         _LOG.warning(
@@ -182,6 +184,17 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
             listening.close()
         raise _cannot_listen(host, port, problem)
     return sockets
+
+
+def bound_unread(listening: socket.socket, seconds: float) -> None:
+    """Have the kernel end a connection whose client has read nothing for so long.
+
+    A request that is cut off because of that leaves bytes behind which the kernel holds for the client, and with them
+    the connection: for ever, as long as the client lives. Only Linux can be told; connections inherit it.
+    """
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        milliseconds = min(int(seconds * 1000), 2**31 - 1)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
 def _cannot_listen(host: str, port: int, problem: OSError) -> ListenError:

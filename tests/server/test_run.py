@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -13,15 +14,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import trustme
+import uvicorn
 
 from kaishu.errors import ListenError
-from kaishu.server.run import GRACE_S, check_certificate, listening_sockets, shown_url
+from kaishu.server.run import GRACE_S, bound_unread, check_certificate, listening_sockets, shown_url
 from kaishu.server.settings import ServerSettings
 
 ROOT = Path(__file__).parents[2]
@@ -272,3 +275,33 @@ def test_certificates_that_cannot_be_used_are_said(tmp_path):
         checked(certificate, foreign)
     with pytest.raises(ListenError, match="are not a certificate and its key"):
         checked(text, key)
+
+
+def test_the_connection_of_a_client_that_reads_nothing_does_not_stay_for_ever() -> None:
+    async def endless(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        with suppress(TimeoutError):
+            while True:
+                async with asyncio.timeout(0.2):
+                    await send({"type": "http.response.body", "body": b"x" * 1000, "more_body": True})
+
+    with listening_sockets("127.0.0.1", 0)[0] as listening, socket.socket() as client:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32 << 10)
+        bound_unread(listening, 0.5)
+        server = uvicorn.Server(uvicorn.Config(endless, lifespan="off", log_config=None))
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread.start()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        client.connect(listening.getsockname())
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        wait_until(lambda: len(server.server_state.connections) == 1)
+        wait_until(lambda: not server.server_state.connections)
+        server.should_exit = True
+        thread.join(30)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it didn't come about"
+        time.sleep(0.01)
