@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import get_type_hints
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from openai.types.responses import response_create_params
 
 from kaishu.errors import InvalidParameterError, InvalidRequestError
@@ -242,3 +245,33 @@ def test_the_answer_repeats_what_was_asked():
 )
 def test_errors_that_come_later_find_the_bodys_names(ours, theirs):
     assert read_response(ASKED).names[ours] == theirs
+
+
+WORDS = [*RESPONSE_FIELDS, "type", "role", "content", "summary", "name", "parameters", "call_id", "output", "arguments"]
+WORDS += ["message", "function", "function_call", "function_call_output", "reasoning", "user", "assistant", "format"]
+WORDS += [
+    "json_schema",
+    "schema",
+    "strict",
+    "effort",
+    "none",
+    "input_text",
+    "reasoning_text",
+    "text",
+    "required",
+    "auto",
+]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.sampled_from(WORDS) | st.just("{}"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.dictionaries(st.sampled_from(list(RESPONSE_FIELDS)), JSON, max_size=4), JSON)
+def test_whatever_the_json_it_is_read_or_refused_with_a_field(body, item):
+    with suppress(InvalidRequestError):
+        read_response({**ASKED, **body})
+    with suppress(InvalidRequestError):
+        read_response({**ASKED, "input": [item, item], "tools": [item]}, allow_unknown=True)
