@@ -24,7 +24,7 @@ DOCUMENTS = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write_reranker(
-        tmp_path_factory.mktemp("reranker"), "dense_tied", vocab_size=VOCAB_SIZE, dtype="float32", num_hidden_layers=2
+        tmp_path_factory.mktemp("reranker"), "dense_tied", vocab_size=VOCAB_SIZE, dtype="bfloat16", num_hidden_layers=2
     )
 
 
