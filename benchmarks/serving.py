@@ -2,7 +2,8 @@
 
     python -m benchmarks.serving --json serving.json
 
-Offline: requests are handed to each engine inside its process, with no server between. The model has random weights.
+Requests are handed to each engine inside its process, with no server between; or with --over-http to a server of each,
+through OpenAI's chat, and what that costs Kaishu is said. The model has random weights.
 It installs nothing: an engine that isn't there is said and left out. README.md says what exactly is measured.
 """
 
@@ -11,15 +12,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import median
+from types import ModuleType
 from typing import Any
 
 from benchmarks import report
+from benchmarks.one_process import OURS
 from benchmarks.peers import WIDTHS, add_common_options, find_models, run_all, say
 from benchmarks.rounds import turns
-from benchmarks.serving_load import COSTS, TITLES, Load
-from benchmarks.serving_process import SERVERS, ServingJob
+from benchmarks.serving_load import COSTS, OUTPUT_SPEED, TITLES, Load
+from benchmarks.serving_process import HTTP_SERVERS, SERVERS, ServingJob
 from kaishu.errors import KaishuError
 
 
@@ -44,6 +48,7 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Load]:
     parser.add_argument(
         "--setting", action="append", default=[], metavar="ENGINE.NAME=NUMBER", help="as llama.cpp.parallel=32"
     )
+    parser.add_argument("--over-http", action="store_true", help="the engines' servers instead of the engines")
     options = parser.parse_args(arguments)
     load = Load(
         requests=options.requests,
@@ -58,16 +63,18 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Load]:
     if load.prompt[0] > load.prompt[1] or load.output[0] > load.output[1]:
         parser.error("--prompt and --output name the least before the most")
     options.widths = [options.weights]
+    options.servers = HTTP_SERVERS if options.over_http else SERVERS
+    options.peers = [name for name in options.peers if name in options.servers]
     try:
-        options.settings = _settings(options.setting)
+        options.settings = _settings(options.setting, options.servers)
     except ValueError as problem:
         parser.error(str(problem))
     return options, load
 
 
-def _settings(changes: Sequence[str]) -> dict[str, dict[str, int]]:
+def _settings(changes: Sequence[str], servers: Mapping[str, ModuleType]) -> dict[str, dict[str, int]]:
     """Every engine's own settings, with these changes; ValueError says what is wrong with one."""
-    settings = {name: dict(server.SETTINGS) for name, server in SERVERS.items()}
+    settings = {name: dict(server.SETTINGS) for name, server in servers.items()}
     for change in changes:
         left, _, value = change.partition("=")
         engine, _, name = left.rpartition(".")
@@ -83,7 +90,7 @@ def _settings(changes: Sequence[str]) -> dict[str, dict[str, int]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report. return: 1 where nothing could be measured"""
     options, load = parse(arguments)
-    left_out = {name: why for name in options.peers if (why := SERVERS[name].missing(options.executor))}
+    left_out = {name: why for name in options.peers if (why := options.servers[name].missing(options.executor))}
     files, models = find_models([name for name in options.peers if name not in left_out], options, left_out)
     for name, why in left_out.items():
         say(f"{name} is left out: {why}")
@@ -95,6 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{files.name}, random weights, {options.threads} threads, medians of {options.rounds} rounds")
     print(f"{described(load)}\n")
     print(report.tabulate(rows, "measure", lambda measure: TITLES[measure]) if rows else "nothing was measured")
+    if cost := cost_of_http(results):
+        print(f"\n{cost}")
     for line in report.failures(results):
         print(f"failed: {line}")
     return 0 if rows else 1
@@ -103,11 +112,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _jobs(models: Mapping[str, Mapping[str, Path]], options: argparse.Namespace, load: Load) -> Iterator[ServingJob]:
     for number, width, peer, path in turns(models, options.widths, options.rounds):
         settings = options.settings[peer]
-        yield ServingJob(peer, width, path, options.threads, options.executor, number, load, settings)
+        job = ServingJob(peer, width, path, options.threads, options.executor, number, load, settings)
+        yield replace(job, over_http=options.over_http)
+        if options.over_http and peer == OURS:
+            yield job  # the engine alone, beside it
 
 
 def _summarise(results: Sequence[Mapping[str, Any]]) -> list[report.Row]:
-    return report.summarise(results, COSTS)
+    """Of the servers, where there are any; else of the engines."""
+    over_http = any(result.get("over_http") for result in results)
+    return report.summarise([result for result in results if result.get("over_http", over_http) == over_http], COSTS)
+
+
+def cost_of_http(results: Sequence[Mapping[str, Any]]) -> str | None:
+    """What HTTP takes of Kaishu's output, in words; None where it wasn't measured."""
+    speeds: dict[bool, list[float]] = {True: [], False: []}
+    for result in results:
+        if result["peer"] == OURS and "values" in result:
+            speeds[bool(result.get("over_http"))].append(result["values"][OUTPUT_SPEED])
+    if not (speeds[True] and speeds[False]):
+        return None
+    served, alone = (median(speeds[over_http]) for over_http in (True, False))
+    return (
+        f"Kaishu's engine alone makes {alone:.1f} output tokens/s; HTTP takes {100 * (1 - served / alone):.1f} % of it"
+    )
 
 
 def described(load: Load) -> str:

@@ -16,12 +16,21 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from benchmarks import serving_kaishu, serving_llama_cpp, serving_openvino
+from benchmarks import (
+    serving_kaishu,
+    serving_kaishu_http,
+    serving_llama_cpp,
+    serving_llama_cpp_http,
+    serving_openvino,
+)
 from benchmarks.serving_load import Load, Server, serve, values
 from kaishu.benchmark import peak_memory_bytes
 
 SERVERS: Mapping[str, ModuleType] = MappingProxyType(
     {server.NAME: server for server in (serving_kaishu, serving_llama_cpp, serving_openvino)}
+)
+HTTP_SERVERS: Mapping[str, ModuleType] = MappingProxyType(
+    {server.NAME: server for server in (serving_kaishu_http, serving_llama_cpp_http)}
 )
 
 
@@ -29,12 +38,13 @@ SERVERS: Mapping[str, ModuleType] = MappingProxyType(
 class ServingJob:
     """What one process does.
 
-    peer:     a key of SERVERS
+    peer:     a key of SERVERS, or of HTTP_SERVERS
     width:    "int4", "int8" or "bf16"
     path:     the model in the format that the peer reads at that width
     executor: which of ours; the others don't look at it
     round:    from 1; also the seed of the load
     settings: the engine's own, all of its SETTINGS
+    over_http: as a server in a process of its own
     """
 
     peer: str
@@ -45,6 +55,7 @@ class ServingJob:
     round: int
     load: Load
     settings: Mapping[str, int]
+    over_http: bool = False
 
     @classmethod
     def from_json(cls, text: str) -> ServingJob:
@@ -59,11 +70,12 @@ class ServingJob:
 
 def run(job: ServingJob) -> dict[str, Any]:
     """Do the job. return: peer, width, round, the values of all measures, and what else is worth knowing"""
-    engine = SERVERS[job.peer]
+    engine = (HTTP_SERVERS if job.over_http else SERVERS)[job.peer]
     start = time.perf_counter()
     server = engine.load(Path(job.path), job.width, job.threads, job.load, job.executor, job.settings)
     loaded = time.perf_counter() - start
     told = {"peer": job.peer, "width": job.width, "round": job.round, "load_seconds": loaded}
+    told["over_http"] = job.over_http
     return {**told, "settings": dict(job.settings), **serve_load(server, job.load, seed=job.round)}
 
 

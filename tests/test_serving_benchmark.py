@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import peers, serving, serving_kaishu, serving_llama_cpp, serving_load, serving_openvino
+import kaishu
+from benchmarks import (
+    peers,
+    serving,
+    serving_kaishu,
+    serving_kaishu_http,
+    serving_llama_cpp,
+    serving_load,
+    serving_openvino,
+)
 from benchmarks.checkpoints import ModelFiles
+from benchmarks.http_server import HttpServer, free_port
 from benchmarks.serving_llama_cpp import LlamaCppServer
 from benchmarks.serving_load import Load, Request, serve
-from benchmarks.serving_process import SERVERS, ServingJob
+from benchmarks.serving_process import HTTP_SERVERS, SERVERS, ServingJob
 from kaishu.loading import load_model
 
 LOAD = Load(requests=6, prompt=(3, 9), output=(2, 5), rate=0.5)
@@ -251,3 +262,48 @@ def test_options_that_make_no_load_are_refused(options: str, said: str, capsys: 
     with pytest.raises(SystemExit):
         serving.parse(options.split())
     assert re.search(said, capsys.readouterr().err)
+
+
+# Over HTTP
+
+
+def on_the_bundled_model(load: Load) -> HttpServer:
+    folder = Path(kaishu.__file__).parent / "models" / "tiny"
+    return serving_kaishu_http.load(folder, "int4", 1, load, "cpu", {**serving_kaishu_http.SETTINGS, "running": 2})
+
+
+def test_our_server_is_driven_through_its_chat_and_makes_every_token() -> None:
+    few = Load(requests=3, prompt=(4, 9), output=(5, 7), rate=None)
+    server = on_the_bundled_model(few)
+    requests = few.draw(server.vocab_size, 1)
+    record = serve(server, requests)
+    made = [sum(count for _, count in record.deliveries[request.number]) for request in requests]
+    assert made == [request.output_tokens for request in requests]
+    with pytest.raises(RuntimeError, match="max_tokens"):
+        serve(server, [Request(0, 0.0, (1, 2), -1)])
+    server.close()
+
+
+def test_a_server_that_ends_says_why() -> None:
+    with pytest.raises(RuntimeError, match=r"the server ended: .*no such option"):
+        HttpServer([sys.executable, "-c", "import sys; sys.exit('no such option')"], free_port(), "/ready", {})
+
+
+def test_over_http_the_engine_alone_is_measured_beside_its_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_apart(job: ServingJob, module: str) -> dict[str, Any]:
+        speed = 45.0 if job.over_http else 50.0
+        told = dict.fromkeys(serving_load.TITLES, speed if job.peer == "Kaishu" else 15.0)
+        of = {"peer": job.peer, "width": job.width, "round": job.round, "over_http": job.over_http}
+        return {**of, "values": told}
+
+    monkeypatch.setattr(peers, "run_apart", run_apart)
+    for engine in HTTP_SERVERS.values():
+        monkeypatch.setattr(engine, "missing", lambda executor: None)
+    found = lambda names, options, left_out: (ModelFiles("model"), {name: {"int4": tmp_path} for name in names})  # noqa: E731
+    monkeypatch.setattr(serving, "find_models", found)
+    assert serving.main(["--over-http", "--rounds", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "3.00× llama.cpp" in said and "OpenVINO" not in said
+    assert "Kaishu's engine alone makes 50.0 output tokens/s; HTTP takes 10.0 % of it" in said
