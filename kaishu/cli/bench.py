@@ -70,9 +70,12 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Measure decoding and prefill, beside the machine's own limits."""
+    from kaishu.byte_sizes import parse_size
     from kaishu.checkpoint.lora import with_adapters
 
     _check(model, shape, layers, seconds, most_tokens)
+    if max_memory is not None:
+        parse_size("--max-memory", max_memory)
     with ExitStack() as until_done:
         name, checkpoint, packed_folder = _opened(model, shape, layers, until_done)
         checkpoint = with_adapters(checkpoint, lora)

@@ -60,6 +60,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Compare the model in fewer bits with the same model, or another, in float32."""
+    from kaishu.byte_sizes import parse_size
     from kaishu.cli.eval_plot import check_plot, write_plot
     from kaishu.cli.text_file import read_text
     from kaishu.executors import CPU_WEIGHTS, HeadName
@@ -68,6 +69,8 @@ def evaluate(
     heads = choices_of("head", head, get_args(HeadName))
     if not 1 <= tokens <= MAX_TOKENS:
         raise InvalidParameterError("--tokens", tokens, f"1 to {MAX_TOKENS:,}")
+    if max_memory is not None:
+        parse_size("--max-memory", max_memory)
     written = None if text is None else read_text("--text", text)
     if plot is not None:
         check_plot(plot)

@@ -88,7 +88,7 @@ def test_work_that_takes_more_memory_than_allowed_is_left_out(capsys, monkeypatc
         return working_bytes(plan, works) + 10**9 * sum(work.sequences > 1 for work in works)
 
     monkeypatch.setattr("kaishu.benchmark_memory.working_bytes", slimmer)
-    grid = ("--contexts", 1, "--batch-sizes", "1,3", "--prefill", 4, "--max-memory", "1.2GB")
+    grid = ("--contexts", 1, "--batch-sizes", "1,3", "--prefill", 4, "--max-memory", "1GB")
     code, out, _ = run(capsys, "tiny", *QUICK, *grid)
     assert code == 0 and "Left out, as over the model's context, --most-tokens or --max-memory: decode 1 × 3." in out
     assert re.findall(r"^(decode|prefill) +1 +(\d+) ", out, re.MULTILINE) == [("decode", "1"), ("prefill", "1")]

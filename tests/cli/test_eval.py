@@ -110,7 +110,7 @@ def test_the_bundled_model_is_asked_what_it_knows_and_others_read_old_books(tiny
         (["--head", "int2"], "--head is 'int2'; allowed: auto or bf16 or int8 or int4"),
         (["--tokens", "0"], "--tokens is 0; allowed: 1 to 1,000,000."),
         (["--max-memory", "4 gigs"], "--max-memory is '4 gigs'; allowed: a number of bytes, or one with a unit"),
-        (["--max-memory", "100MB"], "The comparison takes "),
+        (["--max-memory", "100MB", "--tokens", "20"], "The comparison takes "),
         (["--plot", "x.gif"], "--plot is 'x.gif'; allowed: the name of a .svg or a .png file."),
         (["--text", "nowhere.txt"], "--text is 'nowhere.txt'; allowed: a file with a text in UTF-8."),
     ],
