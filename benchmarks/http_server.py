@@ -114,7 +114,7 @@ class HttpServer:
         writer.write(head.encode() + body)
         status = await reader.readline()
         if b" 200 " not in status:
-            raise RuntimeError(f"{status!r} {(await reader.read(2000))[-500:]!r}")
+            raise RuntimeError(f"{status!r} {(await reader.read())[-500:]!r}")
         made = 0
         while line := await reader.readline():
             if line.startswith(b'data: {"error"'):
