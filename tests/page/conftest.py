@@ -160,9 +160,11 @@ class ChatPage:
         if message.type in ("error", "warning") or "Content Security Policy" in message.text:
             self.problems.append(message.text)
 
-    def open(self, path: str = "/") -> ChatPage:
-        self.window.goto(self.url + path)
-        expect(self.window.locator("#model")).not_to_be_empty()
+    def open(self, *, waits: bool = True) -> ChatPage:
+        """waits: until it has found the model"""
+        self.window.goto(self.url)
+        if waits:
+            expect(self.window.locator("#model")).not_to_be_empty()
         return self
 
     def send(self, text: str) -> None:
@@ -192,21 +194,18 @@ class ChatPage:
 
 @pytest.fixture
 def open_page(browser: Browser, server: LiveServer) -> Iterator[Callable[..., ChatPage]]:
-    """`open_page(url=…, **options of a browser context)`: a page in a window of its own."""
+    """`open_page(url=…, waits=True, **options of a browser context)`: a page in a window of its own."""
     contexts: list[BrowserContext] = []
     pages: list[ChatPage] = []
 
-    def opened(*, url: str = server.url, path: str = "/", script: str = "", **options: Any) -> ChatPage:
+    def opened(*, url: str = server.url, waits: bool = True, **options: Any) -> ChatPage:
         options = {"locale": "en-GB", "viewport": {"width": 1200, "height": 800}, **options}
         context = browser.new_context(**options)
         context.set_default_timeout(30_000)
-        if script:
-            context.add_init_script(script)
         contexts.append(context)
         made = ChatPage(context, url)
         pages.append(made)
-        made.window.goto(url + path)
-        return made
+        return made.open(waits=waits)
 
     yield opened
     for context in contexts:

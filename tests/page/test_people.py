@@ -64,7 +64,6 @@ def test_escape_stops(chat: ChatPage, model: Model, server):
 
 
 def test_the_first_tab_stop_leads_past_the_list(chat: ChatPage):
-    chat.open()
     first = chat.window.locator("a[href], button, input, textarea").first
     expect(first).to_have_text("Skip to the message field")
     first.focus()
@@ -74,7 +73,6 @@ def test_the_first_tab_stop_leads_past_the_list(chat: ChatPage):
 
 
 def test_enter_belongs_to_the_input_method_while_it_composes(chat: ChatPage, model: Model):
-    chat.open()
     chat.input.fill("ni hao")
     for options in ({"isComposing": True}, {"keyCode": 229}):
         chat.input.dispatch_event("keydown", {"key": "Enter", "bubbles": True, **options})
@@ -136,8 +134,6 @@ def test_nothing_sticks_out_at_320_pixels(open_page, model: Model, locale):
         "**/v1/chat/completions", lambda route: route.fulfill(body=body, content_type="text/event-stream"), times=1
     )
     chat.ask("b" * 300)
-    model.says("It is a word and another word.")
-    chat.ask("c")
 
     def assert_fits() -> None:
         width = chat.window.evaluate(
@@ -146,7 +142,11 @@ def test_nothing_sticks_out_at_320_pixels(open_page, model: Model, locale):
         assert width <= 320
 
     assert_fits()
-    chat.window.locator("[data-do=tokens]").last.click()
+    chat.window.locator("#open-side").click()
+    chat.window.locator("#new").click()
+    model.says("It is a word and another word.")
+    chat.ask("c")
+    chat.window.locator("[data-do=tokens]").click()
     chat.window.locator(".token").nth(5).focus()
     assert_fits()
     chat.window.locator("#open-settings").click()
@@ -209,7 +209,7 @@ def test_a_server_with_keys_is_asked_with_the_one_that_the_person_gives(open_pag
     settings = ServerSettings(port=0, api_keys_file=file)
     loaded = replace(loaded_tiny, executor=model)
     with live(service_on(loaded, speculation=False), settings) as server:
-        chat = open_page(url=server.url)
+        chat = open_page(url=server.url, waits=False)
         dialog = chat.window.get_by_role("dialog", name="API key")
         dialog.get_by_label("Key").fill("another-key-than-the-right-one")
         chat.button("Use this key").click()

@@ -93,7 +93,6 @@ def test_a_hostile_person_thought_call_title_and_result_are_text(chat: ChatPage,
 
 def test_the_sanitiser_alone_would_hold(chat: ChatPage):
     """Even if Markdown's HTML weren't shown as text."""
-    chat.open()
     left = chat.window.evaluate(
         """async (all) => {
           const { sanitised } = await import("/page/render_markdown.js");
@@ -112,7 +111,6 @@ def test_the_sanitiser_alone_would_hold(chat: ChatPage):
 
 
 def test_text_cant_become_markup_by_any_other_way(chat: ChatPage):
-    chat.open()
     refused = chat.window.evaluate(
         """() => {
           try {
