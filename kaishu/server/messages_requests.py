@@ -35,7 +35,8 @@ Made = TypeVar("Made")
 MAX_TOKENS = 2**31 - 1
 MAX_TOOLS = 2048
 _SAMPLING = ("temperature", "top_p", "top_k")
-_EFFORTS = {"low": 1024, "medium": 4096, "high": None, "xhigh": None, "max": None}  # tokens of thought, where it adapts
+# Tokens of thought for each effort, where the thought adapts; None: as many as it likes.
+THOUGHT_OF_EFFORT = {"low": 1024, "medium": 4096, "high": None, "xhigh": None, "max": None}
 
 
 @dataclass(frozen=True)
@@ -258,10 +259,10 @@ def _output_config(config: object) -> tuple[OutputFormat | None, int | None]:
     """return: the form of the answer; for how many tokens it may think first where that is its own choice"""
     found = {} if config is None else members(config, "output_config", OUTPUT_CONFIG)
     effort, wanted = found.get("effort", "high"), found.get("format")
-    if not isinstance(effort, str) or effort not in _EFFORTS:
-        raise InvalidParameterError("output_config.effort", effort, ", ".join(_EFFORTS))
+    if not isinstance(effort, str) or effort not in THOUGHT_OF_EFFORT:
+        raise InvalidParameterError("output_config.effort", effort, ", ".join(THOUGHT_OF_EFFORT))
     if wanted is None:
-        return None, _EFFORTS[effort]
+        return None, THOUGHT_OF_EFFORT[effort]
     schema = members(wanted, "output_config.format", OUTPUT_FORMAT).get("schema")
     form = OutputFormat.json_schema(schema, field_name="output_config.format.schema")  # type: ignore[arg-type]
-    return form, _EFFORTS[effort]
+    return form, THOUGHT_OF_EFFORT[effort]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kaishu.openai_requests import EFFORTS
 from kaishu.sampling.params import MAX_LOGPROBS
+from kaishu.server.messages_requests import THOUGHT_OF_EFFORT
 from kaishu.server.openapi_pieces import (
     COMMON,
     FURTHER_FORMATS,
@@ -173,6 +174,7 @@ _ANTHROPIC_MESSAGE: Json = {
         an_object({"role": {"const": "system"}, "content": _TEXTS}, ("role", "content")),
     ]
 }
+_DISPLAY: Json = {"enum": ["summarized", "omitted"]}
 _SINGLE: Json = {"disable_parallel_tool_use": {"type": "boolean"}}
 
 MESSAGES: Pieces = {
@@ -202,18 +204,22 @@ MESSAGES: Pieces = {
         description="Whether a function has to be called, or which.",
     ),
     "thinking": either(
-        an_object({"type": {"const": "enabled"}, "budget_tokens": COMMON["max_tokens"]}, ("type", "budget_tokens")),
-        an_object({"type": {"enum": ["adaptive", "disabled"]}}, ("type",)),
+        an_object(
+            {"type": {"const": "enabled"}, "budget_tokens": COMMON["max_tokens"], "display": _DISPLAY},
+            ("type", "budget_tokens"),
+        ),
+        an_object({"type": {"const": "adaptive"}, "display": _DISPLAY}, ("type",)),
+        an_object({"type": {"const": "disabled"}}, ("type",)),
         description="Whether the model thinks before it answers, and for how many tokens.",
     ),
     "output_config": {
         **an_object(
             {
-                "effort": {"const": "high"},
+                "effort": {"enum": list(THOUGHT_OF_EFFORT)},
                 "format": an_object({"type": {"const": "json_schema"}, "schema": OBJECT}, ("schema",)),
             }
         ),
-        "description": "The form that the answer has to have.",
+        "description": "The form that the answer has to have, and how long a thought may be that adapts.",
     },
     "cache_control": {**an_object({"type": {"const": "ephemeral"}}), "description": "Changes nothing."},
     "metadata": {**an_object({"user_id": TEXT}), "description": "Changes nothing."},
