@@ -75,8 +75,9 @@ def fetch(name: str, revision: str, progress: Progress | None, choice: str | Non
         weights = [path for path in needed if path.endswith(WEIGHT_SUFFIXES)]
         small = [path for path in needed if path not in weights]
         meter = TransferMeter(sum(siblings[path].size or 0 for path in weights), progress or ProgressLines(name))
-        with _no_bars():
-            snapshot_download(name, revision=revision, allow_patterns=_as_patterns(small), endpoint=api.endpoint)
+        if small:
+            with _no_bars():
+                snapshot_download(name, revision=revision, allow_patterns=_as_patterns(small), endpoint=api.endpoint)
         blobs = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "blobs"
         for path in weights:
             remote = _remote_weight(name, info.sha or revision, siblings[path], api.endpoint)
