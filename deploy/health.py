@@ -17,9 +17,7 @@ def main() -> int:
     url = f"{scheme}://127.0.0.1:{os.environ.get('KAISHU_PORT') or 8000}/health"
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is this machine, under another name
-    direct = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-    )
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     try:
         with direct.open(url, timeout=TIMEOUT_S) as answer:
             return 0 if answer.status == 200 else 1
