@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
 from kaishu import LLM
-from kaishu.async_engine import Engine
 from tests.server.adding_up import chunks_of
+from tests.server.contract.conftest import full
 
 ASKED: dict[str, Any] = {"model": "tiny", "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
 LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
@@ -186,19 +185,8 @@ def test_a_streamed_echo_with_log_probabilities_is_refused(tiny):
 
 def test_a_full_queue_is_429_before_a_stream_begins(steady):
     server, executor = steady(max_waiting=1, max_running=1)
-    executor.may_step.clear()
-    try:
-        engine: Engine = server.engine
-
-        async def fill() -> None:
-            for _ in range(2):
-                await engine.add([1, 2])
-
-        with pytest.raises(Exception, match="waiting"):
-            asyncio.run(fill()) or asyncio.run(fill())
+    with full(server, executor):
         for stream in (False, True):
             response = post(server, stream=stream, prompt=["a", "b"])
             assert response.status_code == 429 and response.headers["Retry-After"]
             assert response.json()["error"]["code"] == "queue_full"
-    finally:
-        executor.may_step.set()
