@@ -73,6 +73,8 @@ def test_a_text_after_a_call_and_a_thought_after_a_text_are_of_further_turns():
     read = messages_of([user("?"), CALL, RESULT, SAID, SAID, THOUGHT, SAID])
     assert [message["role"] for message in read] == ["user", "assistant", "tool", *["assistant"] * 3]
     assert [message.get("reasoning_content") for message in read[-3:]] == [None, None, "Hm."]
+    called, spoken = messages_of([user("?"), CALL, SAID])[1:]
+    assert called["content"] == "" and spoken == {"role": "assistant", "content": "Well"}, "in the order they came"
 
 
 def test_a_thought_is_its_content_or_else_its_summary_and_an_empty_one_is_none():

@@ -245,6 +245,8 @@ def test_the_answer_repeats_what_was_asked():
 )
 def test_errors_that_come_later_find_the_bodys_names(ours, theirs):
     assert read_response(ASKED).names[ours] == theirs
+    assert read_response({**ASKED, "reasoning": {"effort": "low"}}).names["thinking"] == "reasoning.effort"
+    assert read_response({**ASKED, "enable_thinking": True}).names["thinking"] == "enable_thinking"
 
 
 WORDS = [*RESPONSE_FIELDS, "type", "role", "content", "summary", "name", "parameters", "call_id", "output", "arguments"]
