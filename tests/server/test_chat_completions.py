@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import kaishu
 from kaishu import LLM
-from kaishu.config import GenerationDefaults
+from kaishu.loading import load_model
 from tests.server.adding_up import added_up, chunks_of
 from tests.server.conftest import service_on
 
@@ -189,13 +191,13 @@ def test_a_template_cannot_come_with_a_request(tiny):
     }
 
 
-def test_the_models_own_sampling_defaults_fill_what_is_left_out(tiny_model, serve):
+def test_the_models_own_sampling_defaults_fill_what_is_left_out(tmp_path, serve):
     """They are those of its generation_config.json."""
-    defaults = GenerationDefaults(temperature=2.5, top_k=30, top_p=0.9)
-    model = replace(tiny_model, config=replace(tiny_model.config, generation=defaults))
-    server = serve(service_on(model))
-    body = {"model": "tiny", "messages": [{"role": "user", "content": "Tell me a story."}], "seed": 4, **QUIET}
     said = {"temperature": 2.5, "top_k": 30, "top_p": 0.9}
+    folder = shutil.copytree(Path(kaishu.__file__).parent / "models" / "tiny", tmp_path / "tiny")
+    (folder / "generation_config.json").write_text(json.dumps({"do_sample": True, **said}))
+    server = serve(service_on(load_model(folder, threads=1, context_tokens=1024, say=lambda _: None)))
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "Tell me a story."}], "seed": 4, **QUIET}
 
     def choices(**fields: Any) -> list[dict[str, Any]]:
         return server.client.post(PATH, json={**body, **fields}).json()["choices"]
@@ -228,9 +230,9 @@ def test_a_thought_can_be_told_to_end_and_an_answer_follows(scripted):
     (choice,) = added_up(chunks)["choices"]
     assert choice["message"]["content"].strip() == "Enough: 22." and choice["finish_reason"] == "stop"
     assert 1 <= choice["message"]["reasoning"].count("hm") < 500
+    server.wait_until(lambda: server.life.ready_service().streams == {})
     again = server.client.post(f"{PATH}/{chunks[0]['id']}/stop_thinking")
     assert (again.status_code, again.json()["error"]["code"]) == (404, "not_found"), "it is over"
-    assert server.life.ready_service().streams == {}
 
 
 @pytest.mark.parametrize("chat_id", ["chatcmpl-0", "x" * 300, "%00", "1"])
