@@ -42,7 +42,9 @@ def no_proxy(monkeypatch):
 
 
 def test_a_body_comes_in_pieces_and_the_connection_ends_with_the_context(no_proxy):
-    server = OneAnswer(b"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
+    server = OneAnswer(
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: a/b\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
+    )
     url = f"http://127.0.0.1:{server.port}/v1/%7Ex y"
     with asked("POST", url, headers={"Connection": "close"}, body=b"{}", **LIMITS) as answer:
         assert (answer.status, answer.reason, answer.kind, answer.location) == (200, "OK", "a/b", None)
