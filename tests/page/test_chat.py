@@ -52,8 +52,12 @@ def test_an_answer_is_shown_while_it_is_written_and_as_markdown(chat: ChatPage, 
 
 
 def test_speed_and_context_are_shown(chat: ChatPage, model: Model):
-    model.says("One two three four five.")
-    chat.ask("Count")
+    model.says("One two three four five.", hold_before="four")
+    chat.send("Count")
+    expect(chat.answers).to_contain_text("three")
+    chat.window.wait_for_timeout(100)  # what takes no time has no speed
+    model.go_on()
+    chat.wait_until_answered()
     figures = chat.window.locator(".figures")
     expect(figures).to_have_text(re.compile(r"^\d+ tokens · [\d.,]+ tokens/s · first after \d+\.\d\d s"))
     meter = chat.window.get_by_role("meter", name="Context")

@@ -5,6 +5,8 @@
  * time come in, the message's fields change; nothing is shown or stored here.
  */
 
+const SHORTEST_MS = 50;
+
 /** An assistant's message that nothing is known of yet. */
 export function emptyAnswer(id, parent, created) {
   return {
@@ -18,6 +20,7 @@ export function emptyAnswer(id, parent, created) {
     finish: null, // "stop", "length", "tool_calls", "stopped" (by the person), "failed"
     problem: null,
     reasoningTokens: 0,
+    numTokens: 0, // by log probabilities, else by chunks, which have one or more tokens
     usage: null, // {prompt, cached, completion, reasoning}
     firstTokenMs: null,
     streamMs: null,
@@ -31,7 +34,6 @@ export class Gathering {
     this.message = message;
     this.startedMs = startedMs;
     this.serverId = null; // of the stream, as the server calls it
-    this.numTokens = 0; // so far; counted by log probabilities, else by chunks, which have one or more tokens
     this.isThinking = false;
   }
 
@@ -63,13 +65,7 @@ export class Gathering {
     const { message } = this;
     message.firstTokenMs ??= nowMs - this.startedMs;
     message.streamMs = nowMs - this.startedMs - message.firstTokenMs;
-    this.firstTokens ??= numTokens; // came with the first chunk, so they took none of the time after it
-    this.numTokens += numTokens;
-  }
-
-  /** Tokens a second after the first; null while nothing can be said. */
-  get tokensPerSecond() {
-    return speed(this.numTokens - (this.firstTokens ?? 1), this.message.streamMs);
+    message.numTokens += numTokens;
   }
 
   #call(part) {
@@ -101,13 +97,14 @@ export class Gathering {
       completion: usage.completion_tokens ?? 0,
       reasoning: usage.completion_tokens_details?.reasoning_tokens ?? 0,
     };
+    message.numTokens = message.usage.completion;
     if (message.usage.reasoning) message.reasoningTokens = message.usage.reasoning;
   }
 }
 
-/** Tokens a second; null where there is too little to say it. */
+/** Tokens a second; null where there is too little to say it: what comes in one piece has no speed. */
 export function speed(numTokens, milliseconds) {
-  return numTokens > 0 && milliseconds > 0 ? (numTokens * 1000) / milliseconds : null;
+  return numTokens > 0 && milliseconds >= SHORTEST_MS ? (numTokens * 1000) / milliseconds : null;
 }
 
 /** An entry as it is kept: bytes only where the text doesn't say them. */

@@ -154,7 +154,7 @@ export class Chat {
       this.hooks.grown(session, gathering.message);
       if (now - saved > SAVE_EVERY_MS) {
         saved = now;
-        this.#save(session, gathering.message);
+        this.#save(session, { ...gathering.message, tokens: null }); // they are much, and follow at the end
       }
     }
   }

@@ -44,7 +44,7 @@ export class ConversationView {
     });
     this.views = kept;
     this.#arrange([...kept.values()].map((view) => view.node));
-    if (isOther || session.run) this.toEnd();
+    if (isOther || session.run || this.follows) this.toEnd();
   }
 
   /** Put nodes in order, moving none that is in its place, so that what has the focus keeps it. */

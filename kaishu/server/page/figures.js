@@ -4,15 +4,13 @@ import { speed } from "./answer.js";
 import { element } from "./elements.js";
 import { numeral, text } from "./strings.js";
 
-/** How fast an answer came and what the cache spared, as pieces of text. gathering: of a running answer, else null */
-export function answerFigures(message, gathering) {
+/** How fast an answer came and what the cache spared, as pieces of text. */
+export function answerFigures(message) {
   const pieces = [];
-  const numTokens = message.usage?.completion ?? gathering?.numTokens;
+  const { numTokens } = message;
   if (numTokens) pieces.push(text("tokenCount", { count: numeral(numTokens) }));
-  const perSecond = gathering ? gathering.tokensPerSecond : speed((numTokens ?? 0) - 1, message.streamMs);
-  if (perSecond !== null && numTokens > 1) {
-    pieces.push(text("tokensPerSecond", { speed: numeral(perSecond, perSecond < 10 ? 1 : 0) }));
-  }
+  const perSecond = speed(numTokens - 1, message.streamMs); // the time begins with the first
+  if (perSecond !== null) pieces.push(text("tokensPerSecond", { speed: numeral(perSecond, perSecond < 10 ? 1 : 0) }));
   if (message.firstTokenMs !== null) {
     pieces.push(text("firstToken", { seconds: numeral(message.firstTokenMs / 1000, 2) }));
   }
@@ -27,7 +25,7 @@ export function answerFigures(message, gathering) {
 export function usedTokens(path, gathering) {
   const counted = path.filter((message) => message.usage).at(-1)?.usage;
   const before = counted ? counted.prompt + counted.completion : null;
-  return gathering && before !== null ? before + gathering.numTokens : before;
+  return gathering && before !== null ? before + gathering.message.numTokens : before;
 }
 
 /** Show the context meter. length: of the model's context; null where it isn't known */

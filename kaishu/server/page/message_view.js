@@ -70,11 +70,11 @@ export class MessageView {
   grow(gathering) {
     const { message } = this;
     this.node.setAttribute("aria-busy", String(Boolean(gathering)));
-    this.markdown.update(message.content);
+    this.markdown.update(message.content, Boolean(gathering));
     this.text.classList.toggle("writing", Boolean(gathering && !gathering.isThinking));
     this.#showThought(gathering);
     if (gathering && message.toolCalls.length) this.cards.update(message.toolCalls, false);
-    if (this.figures) this.figures.textContent = answerFigures(message, gathering).join(" · ");
+    if (this.figures) this.figures.textContent = answerFigures(message).join(" · ");
   }
 
   #showThought(gathering) {
@@ -110,7 +110,7 @@ export class MessageView {
         act("showTokens", () => this.toggleTokens(), { "aria-pressed": String(Boolean(this.tokens)), "data-do": "tokens" });
         act("regenerate", () => this.acts.regenerate(message.id), { disabled: isBusy });
       }
-      this.figures = element("span", { class: "figures" }, answerFigures(message, gathering).join(" · "));
+      this.figures = element("span", { class: "figures" }, answerFigures(message).join(" · "));
     }
     if (!gathering && message.content) {
       const copy = button(text("copy"), () => copyText(message.content, copy), { class: "plain" });

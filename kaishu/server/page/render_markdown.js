@@ -74,22 +74,37 @@ export class Markdown {
     this.blocks = []; // [{raw, nodes}]
   }
 
-  /** Show all of the text so far. return: the nodes of blocks that are new or changed */
-  update(text) {
-    const tokens = marked.lexer(text);
+  /**
+   * Show all of the text so far.
+   *
+   * grows: more will come, so only the last blocks are read again; what comes late for earlier ones, such as the address
+   *        of a link that is named in them, is seen when the text is complete
+   */
+  update(text, grows = false) {
+    const kept = grows ? this.#settled(text) : 0;
+    const end = this.blocks.slice(0, kept).reduce((sum, { raw }) => sum + raw.length, 0);
+    const tokens = marked.lexer(text.slice(end));
     let same = 0;
-    while (same < tokens.length && this.blocks[same]?.raw === tokens[same].raw) same += 1;
-    for (const { nodes } of this.blocks.splice(same)) for (const node of nodes) node.remove();
-    const made = [];
+    while (same < tokens.length && this.blocks[kept + same]?.raw === tokens[same].raw) same += 1;
+    // A block with links may be another one now that their addresses are known.
+    if (!grows && Object.keys(tokens.links).length) same = 0;
+    for (const { nodes } of this.blocks.splice(kept + same)) for (const node of nodes) node.remove();
     for (const token of tokens.slice(same)) {
       const fragment = sanitised(marked.parser([token]));
       furnish(fragment);
-      const nodes = [...fragment.childNodes];
+      this.blocks.push({ raw: token.raw, nodes: [...fragment.childNodes] });
       this.parent.append(fragment);
-      this.blocks.push({ raw: token.raw, nodes });
-      made.push(...nodes);
     }
-    return made;
+  }
+
+  /** How many blocks at the beginning nothing that is added can change: all but the last two with text in them. */
+  #settled(text) {
+    if (text.includes("\r")) return 0; // marked's blocks have other line ends, so they can't be counted in the text
+    let last = 2;
+    for (let index = this.blocks.length - 1; index >= 0; index -= 1) {
+      if (this.blocks[index].nodes.length && --last === 0) return index;
+    }
+    return 0;
   }
 }
 

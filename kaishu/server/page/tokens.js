@@ -43,13 +43,13 @@ export function surprise(token) {
   return Math.max(0, Math.min(1, -token.logprob / Math.log(64)));
 }
 
-/** A probability in words of four or five characters: 97 %, 3.1 %, 0.02 %. */
+/** A probability in words of a few characters: 97 %, 3.1 %, 0.02 %. */
 export function percent(value, language) {
   const share = value * 100;
-  const digits = share >= 99.95 || share < 0.005 ? 0 : share >= 10 ? 1 : 2;
-  const small = share > 0 && share < 0.005;
-  const text = new Intl.NumberFormat(language, { maximumFractionDigits: digits }).format(small ? 0.01 : share);
-  return `${small ? "< " : ""}${text} %`;
+  const isTiny = share > 0 && share < 0.005;
+  const digits = share >= 99.95 ? 0 : share >= 10 ? 1 : 2;
+  const text = new Intl.NumberFormat(language, { maximumFractionDigits: digits }).format(isTiny ? 0.01 : share);
+  return `${isTiny ? "< " : ""}${text} %`;
 }
 
 /** Of a whole answer: {count, perplexity, guessed, guesses}; guesses is null where nobody told which were guessed. */

@@ -95,6 +95,7 @@ function cleanMessage(message) {
     })),
     finish: FINISHES.has(message.finish) ? message.finish : "stopped",
     problem: typeof message.problem === "string" ? message.problem : null,
+    numTokens: number(message.numTokens) ?? 0,
     usage: cleanUsage(message.usage),
     firstTokenMs: number(message.firstTokenMs),
     streamMs: number(message.streamMs),
