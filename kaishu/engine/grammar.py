@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kaishu.engine.deep_stack import start_deep
 from kaishu.engine.grammar_schema import first_line
 from kaishu.engine.grammar_texts import grammar_text, names_in_lark
 from kaishu.engine.grammar_tokens import GrammarTokens, num_words
@@ -99,8 +100,7 @@ class GrammarCompiler:
                     hint="Try again in a minute.",
                 )
         outcome: _Outcome[CompiledGrammar] = _Outcome()
-        thread = threading.Thread(target=outcome.run, args=(make,), name="kaishu-grammar", daemon=True)
-        thread.start()
+        thread = start_deep(lambda: outcome.run(make), "kaishu-grammar")
         if not outcome.is_there.wait(self._compile_seconds):
             with self._lock:
                 self._runaways.append(thread)

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from kaishu.engine.deep_stack import deeply
 from kaishu.engine.grammar_refusals import name_refused
 from kaishu.errors import InvalidRequestError, shown
 from kaishu.output_format import MAX_VALUES
@@ -38,6 +39,7 @@ KEYWORDS = SCHEMA | SCHEMA_LISTS | SCHEMA_MAPS | COUNTS | NUMBERS | OTHERS
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 MAX_COUNT = 1_000_000
+MAX_LEVELS = 10_000  # of a schema and all that it refers to; deep_stack.py has room for them
 MAX_EXACT = 2**53  # beyond it, llguidance's float64 would move a bound or a constant
 MAX_MULTIPLE = 10_000  # multipleOf without its point: its automaton has a state for each remainder
 
@@ -81,6 +83,9 @@ def supported_schema(schema: Json, *, field: str, path: str = "#") -> Json:
     """
     made = _SchemaReader(schema, field, path).read(schema, path)
     assert isinstance(made, dict)
+    if num_levels(made) > MAX_LEVELS:
+        hint = "Refer to fewer schemas, or write the small ones in place."
+        raise _refused(field, path, f"nests too deep with its references: beyond {MAX_LEVELS:,} levels", hint)
     problem = schema_problem(made)
     if problem is not None:
         where = name_refused(made, lambda part: schema_problem(part) is None)
@@ -88,13 +93,33 @@ def supported_schema(schema: Json, *, field: str, path: str = "#") -> Json:
     return made
 
 
+def num_levels(schema: Json) -> int:
+    """A bound for how deep a reader gets that follows each reference once: of the schema's own levels and those of all
+    that it refers to, the sum."""
+    levels, references = _levels_of(schema)
+    for reference in references:
+        levels += _levels_of(find_pointer(schema, reference[1:]))[0]
+    return levels
+
+
+def _levels_of(value: object) -> tuple[int, set[str]]:
+    """How deep objects and lists nest, and the references in them."""
+    levels, references = 0, set()
+    level = [value]
+    while level := [one for one in level if isinstance(one, dict | list)]:
+        levels += 1
+        maps = [one for one in level if isinstance(one, dict)]
+        references |= {one["$ref"] for one in maps if isinstance(one.get("$ref"), str)}
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    return levels, references
+
+
 def schema_problem(schema: Json) -> str | None:
     """What llguidance has against a schema, in its words; None if nothing."""
     from llguidance import LLMatcher
 
-    is_error, messages = LLMatcher.validate_grammar_with_warnings(
-        LLMatcher.grammar_from_json_schema(with_options(schema))
-    )
+    text = LLMatcher.grammar_from_json_schema(with_options(schema))
+    is_error, messages = deeply(lambda: LLMatcher.validate_grammar_with_warnings(text))
     return first_line(messages[0]) if is_error or messages else None
 
 

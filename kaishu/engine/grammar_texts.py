@@ -17,6 +17,7 @@ from kaishu.json_fields import parse_json_object
 from kaishu.output_format import MAX_SCHEMA_CHARACTERS, OutputFormat, checked_json
 
 MAX_UNROLLED = 20_000  # characters of a regex with its repetitions written out
+MAX_RULES = 3_000  # of a Lark text; a rule of a rule of a rule is as deep as there are rules
 REPEAT = re.compile(r"\{(\d+)(,?)(\d*)\}")
 # The parts of a Lark text that are strings, comments or expressions, and what is looked for outside of those.
 LARK_TEXT = r'"(?:\\.|[^"\\\n])*"|//[^\n]*|\#[^\n]*|/(?:\\.|[^/\\\n])+/'
@@ -107,8 +108,9 @@ def lark_with_checked_schemas(lark: str, field: str) -> str:
             and for a regex in it that check_unrolled refuses
     """
     made: list[str] = []
-    done = place = 0
+    num_rules = done = place = 0
     while part := LARK_PART.search(lark, place):
+        num_rules += lark.count(":", place, part.start())
         place = part.end()
         if part["option"]:
             option = part[0].rstrip(" =")
@@ -120,6 +122,8 @@ def lark_with_checked_schemas(lark: str, field: str) -> str:
             checked = supported_schema(schema, field=field, path=f"%json at character {part.start():,}: #")
             made += [lark[done : part.end()], " ", with_options(checked)]
             done = place
+    if num_rules + lark.count(":", place) > MAX_RULES:
+        raise InvalidRequestError(f"{field} has too many rules; allowed: {MAX_RULES:,}.", field=field)
     return "".join(made) + lark[done:]
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from kaishu.engine.grammar_schema import FORMATS, OPTIONS, find_pointer, supported_schema
+from kaishu.engine.grammar_schema import FORMATS, MAX_LEVELS, OPTIONS, find_pointer, num_levels, supported_schema
 from kaishu.errors import InvalidRequestError
 from kaishu.output_format import OutputFormat
 from tests.engine.random_model import ids_of, written_ids
@@ -320,3 +320,16 @@ def test_any_schema_is_refused_or_every_answer_is_valid(schema, definition, seed
 
 def test_the_switches_are_strict():
     assert set(OPTIONS) == {"whitespace_pattern", "json_allowed_escapes"}
+
+
+def test_levels_are_those_of_the_schema_and_of_all_that_it_refers_to():
+    assert num_levels({}) == 1
+    assert num_levels({"items": {"items": {}}}) == 3
+    ring = {"$ref": "#/$defs/a", "$defs": {"a": {"items": {"$ref": "#/$defs/b"}}, "b": {"$ref": "#/$defs/a"}}}
+    assert num_levels(ring) == 4 + 2 + 1, "itself with its definitions, and each of these once"
+
+
+def test_a_schema_that_is_deep_by_its_references_is_refused():
+    chain = {f"a{i}": {"items": {"items": {"items": {"$ref": f"#/$defs/a{i + 1}"}}}} for i in range(MAX_LEVELS // 4)}
+    with pytest.raises(InvalidRequestError, match="here: # nests too deep with its references: beyond 10,000 levels"):
+        supported_schema({"$ref": "#/$defs/a0", "$defs": {**chain, f"a{len(chain)}": {}}}, field="here")

@@ -79,6 +79,7 @@ def test_schemas_in_lark_are_checked_and_the_rest_stays_as_it_is():
         ('start: %json {"a": 1, "a": 2}', "can't be read"),
         ("start: %json " + '{"a":' * 10_000, "can't be read"),
         ('start: %json {"x-guidance": {"lenient": true}}', "x-guidance"),
+        ("\n".join(["start: a0", *(f"a{i}: a{i + 1}" for i in range(3000))]), "too many rules; allowed: 3,000"),
         ('%llguidance {"no_forcing": true}\nstart: "a"', "%llguidance"),
         ('start[stop="x"]: /.*/', "uses stop"),
         ("start[max_tokens=5]: /.*/", "uses max_tokens"),
