@@ -24,6 +24,7 @@ LAYERS = [
     {"embedding", "reranking", "quantiser"},
     {"executors", "evaluation", "evaluation_texts", "benchmark", "engine"},
     {"planning", "tool_docstrings", "tool_values"},
+    {"benchmark_memory", "evaluation_memory"},
     {"tool_annotations"},
     {"tool_functions"},
     {"agent", "draft_model"},

@@ -70,36 +70,38 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Measure decoding and prefill, beside the machine's own limits."""
-    from kaishu.byte_sizes import parse_size
     from kaishu.checkpoint.lora import with_adapters
 
-    _check(model, shape, layers, seconds, most_tokens)
-    if max_memory is not None:
-        parse_size("--max-memory", max_memory)
+    _check(model, shape, layers, seconds, most_tokens, max_memory)
     with ExitStack() as until_done:
         name, checkpoint, packed_folder = _opened(model, shape, layers, until_done)
         checkpoint = with_adapters(checkpoint, lora)
         choice = _choice(checkpoint, weights, head, kv, threads)
         works, left_out = _planned(checkpoint, contexts, batch_sizes, prefill, most_tokens)
-        if max_memory is not None:
-            from kaishu.benchmark_memory import works_within
-
-            works, too_large = works_within(max_memory, checkpoint, choice, works, threads=threads)
-            left_out = [*left_out, *too_large]
+        works, too_large = _within(max_memory, checkpoint, choice, works, threads)
         report = run(
             name,
             checkpoint,
             choice,
             threads=threads,
             works=works,
-            left_out=left_out,
+            left_out=[*left_out, *too_large],
             packed_folder=packed_folder,
             seconds=seconds,
         )
     _show(report, as_json=as_json)
 
 
-def _check(model: str | None, shape: str | None, layers: int | None, seconds: float, most_tokens: int) -> None:
+def _check(  # noqa: PLR0917  # options that need no model to be judged
+    model: str | None,
+    shape: str | None,
+    layers: int | None,
+    seconds: float,
+    most_tokens: int,
+    max_memory: str | None,
+) -> None:
+    from kaishu.byte_sizes import parse_size
+
     if shape is not None and model is not None:
         raise InvalidRequestError("There is a MODEL and a --shape.", field="--shape", hint="Give one of them.")
     if layers is not None and shape is None:
@@ -108,6 +110,8 @@ def _check(model: str | None, shape: str | None, layers: int | None, seconds: fl
         raise InvalidParameterError("--seconds", seconds, "more than 0, at most 3,600")
     if most_tokens < 0:
         raise InvalidParameterError("--most-tokens", most_tokens, "at least 0")
+    if max_memory is not None:
+        parse_size("--max-memory", max_memory)
 
 
 def _show(report: "Report", *, as_json: bool) -> None:
@@ -167,6 +171,17 @@ def _planned(
         raise InvalidParameterError("--prefill", prefill, f"1 to the model's context of {longest:,}")
     sizes = numbers_of("--batch-sizes", batch_sizes, 1, MAX_SEQUENCES)
     return plan(lengths, sizes, prefill, longest=longest, most_tokens=most_tokens)
+
+
+def _within(
+    max_memory: str | None, checkpoint: "Checkpoint", choice: "Choice", works: "list[Work]", threads: int | None
+) -> "tuple[list[Work], list[Work]]":
+    """return: the work that fits, and what doesn't"""
+    if max_memory is None:
+        return works, []
+    from kaishu.benchmark_memory import works_within
+
+    return works_within(max_memory, checkpoint, choice, works, threads=threads)
 
 
 @dataclass(frozen=True)
