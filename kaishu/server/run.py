@@ -34,6 +34,7 @@ from kaishu.server.settings import ServerSettings
 
 GRACE_S = 5.0  # after drain_s, for requests to end with an error and for the engine's step
 _CANCELLED_AFTER_S = 2  # of those, until a request that takes no notice of that is cancelled
+_IDLE_S = 75  # of a connection between two requests; longer than clients and proxies keep theirs, so that they close it
 _STOPPED = 130
 _EVERY_ADDRESS = ("", "0.0.0.0", "::")
 _LOG = logging.getLogger("kaishu.server")
@@ -75,6 +76,7 @@ def run_server(
         access_log=False,
         server_header=False,
         proxy_headers=False,  # anybody on this machine could name any address
+        timeout_keep_alive=_IDLE_S,
         timeout_graceful_shutdown=_CANCELLED_AFTER_S,
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
