@@ -105,6 +105,8 @@ def test_counted_tokens_are_what_the_answer_says_it_read(client: anthropic.Anthr
         counted = client.messages.count_tokens(**prompt, thinking=thinking)
         usage = client.messages.create(**prompt, thinking=thinking, max_tokens=5).usage
         assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens > 20
+        with client.messages.create(**prompt, thinking=thinking, max_tokens=5, stream=True) as events:
+            assert next(iter(events)).message.usage.input_tokens == counted.input_tokens, "known at the beginning"
 
 
 def test_a_second_turn_reads_the_first_from_the_cache(client: anthropic.Anthropic) -> None:
