@@ -120,10 +120,11 @@ def test_keys_come_from_the_environment_too(
         ("", False),
     ],
 )
-def test_a_page_of_another_site_cannot_make_its_name_mean_this_server(start: Start, host: str, is_let_in: bool) -> None:
-    server = start()
+def test_a_page_of_another_site_cannot_make_its_name_mean_this_server(
+    tiny: LiveServer, host: str, is_let_in: bool
+) -> None:
     for method, path in (("POST", CHAT), ("GET", "/"), ("GET", "/health"), ("GET", "/page/x.js")):
-        answer = server.client.request(method, path, json=ASKED, headers={"Host": host})
+        answer = tiny.client.request(method, path, json=ASKED, headers={"Host": host})
         assert (answer.status_code != 403) == is_let_in, (path, answer.text)
     if not is_let_in:
         error = answer.json()["error"]
