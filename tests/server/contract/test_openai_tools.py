@@ -142,6 +142,45 @@ def test_an_answer_keeps_to_its_schema(client, seed, thinks):
     assert hasattr(choice.message, "reasoning_content") == thinks
 
 
+KEYWORDS: dict[str, Any] = {
+    "an enum beyond ASCII": {"enum": ["北京", "🙂", "é", "e\u0301"]},
+    "letters of any script": {"type": "string", "pattern": r"^\p{L}{1,6}$"},
+    "a pattern and a length": {"type": "string", "pattern": "^[a-c]+$", "minLength": 2, "maxLength": 3},
+    "a list with bounds": {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 3},
+    "steps of a number": {"type": "integer", "multipleOf": 5, "minimum": 0, "maximum": 100},
+    "one of two": {"oneOf": [{"const": 1}, {"const": "a"}]},
+    "a constant": {"const": {"名前": [1, None]}},
+    "names by pattern": {"type": "object", "patternProperties": {"^a": {"const": 1}}, "additionalProperties": False},
+    "mixed values": {"enum": [1, "1", None, True, [1], {"a": 1}]},
+    "text or null": {"type": ["string", "null"], "maxLength": 3},
+}
+
+
+@pytest.mark.parametrize("keyword", KEYWORDS)
+def test_keywords_are_kept_to_or_refused_by_their_place_and_never_dropped(client, keyword):
+    schema = {
+        "type": "object",
+        "properties": {"名前": KEYWORDS[keyword]},
+        "required": ["名前"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    fields = {**ASKED, "temperature": 2.5, "max_tokens": 300, "response_format": form, **NO_THOUGHT}
+    for seed in range(3):
+        try:
+            (choice,) = client.chat.completions.create(**fields, seed=seed).choices
+        except openai.BadRequestError as error:
+            assert error.param.startswith("response_format.json_schema.schema") and "名前" in str(error)
+            return
+        if choice.finish_reason == "stop":
+            found = json.loads(choice.message.content)
+            assert set(found) == {"名前"}
+            if "p{L}" not in str(schema):
+                jsonschema.validate(found, schema)
+            else:
+                assert found["名前"].isalpha() and len(found["名前"]) <= 6
+
+
 def test_an_answer_is_parsed_by_the_client(client):
     class Short(BaseModel):
         what: Literal["北京", "🙂", "é"]
