@@ -81,12 +81,15 @@ class LoadedModel:
             absent_token_ids=frozenset(self.tokenizer.ids_without_token(num_token_ids)),
         )
 
+    @property
+    def usual_settings(self) -> EngineSettings:
+        """Those of an engine, unless something else is wanted; what they keep for later requests has a bound."""
+        per_page = getattr(self.executor, "kv_bytes_per_token", 0) * self.executor.page_tokens
+        return EngineSettings(warm_pages=max(1, WARM_BYTES // per_page) if per_page else None)
+
     def start_engine(self, settings: EngineSettings | None = None) -> EngineCore:
-        """An engine that has the executor to itself."""
-        if settings is None:
-            per_token = getattr(self.executor, "kv_bytes_per_token", 0)
-            per_page = per_token * self.executor.page_tokens
-            settings = EngineSettings(warm_pages=max(1, WARM_BYTES // per_page) if per_page else None)
+        """An engine that has the executor to itself. settings: None for the usual ones"""
+        settings = settings or self.usual_settings
         speculation = settings.speculation and self.speculation
         settings = replace(settings, model_tag=self.identity, speculation=speculation)
         drafting = self.draft.start() if self.draft is not None else None

@@ -26,6 +26,7 @@ from kaishu.server.metrics import Metrics
 from kaishu.server.refusals import error_body, status_of
 
 REQUEST_ID = "X-Request-Id"
+ANTHROPIC_REQUEST_ID = "request-id"  # where Anthropic's clients look for it
 MOST_LOGGED_BYTES = 64 << 10  # of a body, where bodies are logged
 _WORD = re.compile(r"[\w.:/+-]+", re.ASCII)
 _SANE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -138,7 +139,8 @@ class _Record:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            MutableHeaders(raw=message.setdefault("headers", []))[REQUEST_ID] = self.request_id
+            headers = MutableHeaders(raw=message.setdefault("headers", []))
+            headers[REQUEST_ID] = headers[ANTHROPIC_REQUEST_ID] = self.request_id
         elif message["type"] == "http.response.body":
             body = message.get("body", b"")
             self.sent_bytes += len(body)

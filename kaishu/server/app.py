@@ -6,7 +6,6 @@ Owns the putting together, and the beginning and end of a server's life. What a 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -55,7 +54,6 @@ ROUTERS = (
     openapi.router,
     page.router,
 )
-_LOG = logging.getLogger("kaishu.server")
 
 
 def create_app(
@@ -118,9 +116,8 @@ async def _load(life: Life) -> None:
         service = await asyncio.to_thread(life.load, life.settings, life.metrics)
         life.metrics.show_engine(service.names[0], service.engine.statistics)
         life.service, life.state = service, "ready"
-    except Exception as problem:
+    except Exception as problem:  # whoever runs the server raises it
         life.problem, life.state = problem, "failed"
-        _LOG.error("The model couldn't be loaded. %s", problem, exc_info=not isinstance(problem, KaishuError))
 
 
 async def _failed(request: Request, error: Exception) -> Response:

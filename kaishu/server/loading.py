@@ -10,12 +10,12 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kaishu.async_engine import Engine
 from kaishu.checkpoint.hub import Progress
-from kaishu.engine.core import EngineSettings
 from kaishu.engine.scheduler import Budget
 from kaishu.loading import load_model
 from kaishu.server.metrics import Metrics
@@ -44,8 +44,9 @@ def load_service(
         loaded = load_model(model, **arguments, progress=progress, say=_LOG.info)
     for note in loaded.notes:
         _LOG.warning("%s", note)
-    engine_settings = EngineSettings(
-        Budget(running=settings.max_running),
+    engine_settings = replace(
+        loaded.usual_settings,
+        budget=Budget(running=settings.max_running),
         max_waiting=settings.max_waiting,
         queue_timeout_s=settings.queue_timeout_s,
     )

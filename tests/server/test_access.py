@@ -223,3 +223,8 @@ def test_a_websocket_gets_no_answer_from_a_live_server(start: Start) -> None:
         },
     )
     assert answer.status_code in (403, 404)
+
+
+def test_the_id_is_also_where_anthropics_clients_look_for_it(tiny) -> None:
+    answer = tiny.client.get("/health", headers={"X-Request-Id": "mine-1"})
+    assert answer.headers["x-request-id"] == answer.headers["request-id"] == "mine-1"

@@ -45,6 +45,7 @@ def test_a_service_has_the_settings_its_names_and_its_limits(tmp_path, caplog):
         assert service.names == ("copied",)
         made = service.engine._core.settings
         assert (made.budget.running, made.max_waiting, made.queue_timeout_s) == (3, 5, 7)
+        assert made.warm_pages == service.engine.loaded.usual_settings.warm_pages is not None
         assert service.engine.loaded.context_tokens == 128
     finally:
         asyncio.run(service.engine.close())
