@@ -126,7 +126,7 @@ def test_text_cant_become_markup_by_any_other_way(chat: ChatPage):
 
 @pytest.mark.parametrize("place", ["title", "content", "tokens"])
 def test_a_hostile_file_does_nothing(chat: ChatPage, tmp_path, place):
-    token = {"text": HOSTILE[1], "logprob": -1, "top": [{"text": HOSTILE[0], "logprob": -2}], "guessed": "<b>"}
+    token = {"text": HOSTILE[1], "logprob": -1, "top": [{"text": HOSTILE[0], "logprob": -2}], "origin": "<b>"}
     answer = {"id": "b", "parent": "a", "role": "assistant", "created": 2, "content": ALL, "finish": "<b>"}
     if place == "tokens":
         answer |= {"content": "x", "tokens": [token], "usage": {"prompt": "<img>", "cached": {}}}

@@ -47,7 +47,7 @@ def test_colour_and_numbers_are_the_probabilities_that_the_server_gave(chat: Cha
         "choices": [{"index": 0, "delta": {"content": "Yes🙂\n"}, "logprobs": {"content": entries}}],
         "kaishu": {},
     }
-    chunk["choices"][0]["kaishu"] = {"guessed": [False, True, True, False]}
+    chunk["choices"][0]["kaishu"] = {"origins": ["sampled", "guessed", "guessed", "forced"]}
     usage = {"prompt_tokens": 40, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 32}}
     body = f"data: {json.dumps(chunk)}\n\n" + stream_of("").replace(
         "data: [DONE]", f"data: {json.dumps({'choices': [], 'usage': usage})}\n\ndata: [DONE]"
@@ -64,8 +64,10 @@ def test_colour_and_numbers_are_the_probabilities_that_the_server_gave(chat: Cha
     names = tokens.evaluate_all("(all) => all.map((one) => one.getAttribute('aria-label'))")
     assert names == ["Yes, 50 %", "F0 9F 99, 100 %", "82, 100 %", "↵, 1.56 %"]
     expect(chat.window.locator(".token.guessed")).to_have_count(2)
+    expect(chat.window.locator(".token.forced")).to_have_count(1)
     legend = chat.window.locator(".token-legend")
     expect(legend).to_contain_text("guessed ahead: 2 of 4")
+    expect(legend).to_contain_text("forced: 1")
     expect(legend).to_contain_text("32 of 40 tokens of the prompt were in the cache")
     perplexity = math.exp((math.log(2) + 0.0001 + math.log(64)) / 4)
     expect(legend).to_contain_text(f"perplexity {perplexity:.2f}")
@@ -74,7 +76,7 @@ def test_colour_and_numbers_are_the_probabilities_that_the_server_gave(chat: Cha
     expect(rows).to_have_count(2)
     expect(rows.first).to_contain_text("50 %")
     expect(chat.window.locator(".token-detail .chosen .name")).to_have_text("Yes")
-    expect(chat.window.locator(".token-detail")).to_contain_text("Computed in its own step")
+    expect(chat.window.locator(".token-detail")).to_contain_text("Computed in a step of its own")
 
 
 def test_hover_and_focus_show_five_alternatives_and_arrow_keys_go_on(answered: ChatPage):
@@ -84,6 +86,7 @@ def test_hover_and_focus_show_five_alternatives_and_arrow_keys_go_on(answered: C
     tokens.nth(1).hover()
     expect(detail.locator("li")).to_have_count(5)
     expect(detail).to_contain_text("Token 2 of")
+    expect(detail).to_contain_text("Computed in a step of its own")  # as this server's chunks tell
     answered.window.mouse.move(5, 5)
     expect(detail).to_be_hidden()
     tokens.first.focus()
@@ -101,8 +104,8 @@ def test_hover_and_focus_show_five_alternatives_and_arrow_keys_go_on(answered: C
     expect(answered.button("Tokens")).to_be_focused()
 
 
-def test_where_nothing_was_told_of_guesses_nothing_is_said(chat: ChatPage, model: Model):
-    """`kaishu` is absent from chunks of a server that doesn't speculate, and of other servers."""
+def test_where_no_origins_were_told_nothing_is_said_of_them(chat: ChatPage, model: Model):
+    """Chunks of other servers have no `kaishu`."""
 
     def without(route: Route) -> None:
         answer = route.fetch()

@@ -5,6 +5,8 @@
  * time come in, the message's fields change; nothing is shown or stored here.
  */
 
+/** How a token came: in a step of its own; with others, since it had been guessed; or since nothing else could come. */
+export const ORIGINS = Object.freeze(["sampled", "guessed", "forced"]);
 const SHORTEST_MS = 50;
 
 /** An assistant's message that nothing is known of yet. */
@@ -80,12 +82,10 @@ export class Gathering {
   #tokens(entries, extra) {
     this.message.tokens ??= [];
     entries.forEach((entry, place) => {
-      const guessed = extra?.guessed?.[place];
-      this.message.tokens.push({
-        ...compact(entry),
-        top: (entry.top_logprobs ?? []).map(compact),
-        ...(typeof guessed === "boolean" ? { guessed } : {}),
-      });
+      const token = { ...compact(entry), top: (entry.top_logprobs ?? []).map(compact) };
+      const origin = extra?.origins?.[place]; // other servers don't tell it
+      if (ORIGINS.includes(origin)) token.origin = origin;
+      this.message.tokens.push(token);
     });
   }
 

@@ -14,7 +14,8 @@ export async function* eventData(stream) {
     for (;;) {
       const { done, value } = await reader.read();
       rest += done ? decoder.decode() : decoder.decode(value, { stream: true });
-      const lines = rest.split(/\r\n|\n|\r(?!$)/); // a lone CR at the end may be half of a CR LF
+      // A CR at the end may be half of a CR LF, unless it is the end of all.
+      const lines = rest.split(done ? /\r\n|\n|\r/ : /\r\n|\n|\r(?!$)/);
       rest = lines.pop();
       for (const line of lines) {
         if (line === "") {

@@ -10,7 +10,8 @@ export function themeSwitch(button) {
   const show = (choice) => {
     document.documentElement.dataset.theme = choice;
     button.textContent = { auto: "◐", light: "○", dark: "●" }[choice];
-    const label = `${text("theme")}: ${text({ auto: "themeAuto", light: "themeLight", dark: "themeDark" }[choice])}`;
+    const name = text({ auto: "themeAuto", light: "themeLight", dark: "themeDark" }[choice]);
+    const label = text("theme", { choice: name });
     button.setAttribute("aria-label", label);
     button.title = label;
   };

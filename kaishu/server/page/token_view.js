@@ -1,8 +1,9 @@
 /**
  * The token view: an answer as the tokens it was made of.
  *
- * Owns how they are drawn and gone through. The colder a token's ground, the surer the model was; a mark below says that
- * it had been guessed ahead. Pointing at a token, or going to it with the arrow keys, shows its alternatives.
+ * Owns how they are drawn and gone through. The redder a token's ground, the more it surprised the model; a line below
+ * says that it had been guessed ahead, or that nothing else could come. Pointing at a token, or going to it with the
+ * arrow keys, shows its alternatives.
  */
 
 import { element } from "./elements.js";
@@ -36,7 +37,7 @@ export class TokenView {
         {
           role: "option",
           id: `token-${index}`,
-          class: token.guessed ? "token guessed" : "token",
+          class: `token ${token.origin ?? ""}`,
           tabindex: index ? "-1" : "0",
           "aria-selected": "false",
           "aria-label": text("tokenLabel", { token: named(token), probability: percent(probability(token), language) }),
@@ -66,7 +67,7 @@ export class TokenView {
   }
 
   #legend(usage) {
-    const { count, perplexity, guessed } = summary(this.tokens);
+    const { count, perplexity, guessed, forced } = summary(this.tokens);
     const facts = [text("tokenCount", { count: numeral(count) }), text("perplexity", { value: numeral(perplexity, 2) })];
     const legend = element(
       "div",
@@ -80,10 +81,10 @@ export class TokenView {
       ),
       ...facts.map((fact) => element("span", {}, fact)),
     );
-    if (guessed !== null) {
-      const words = text("guessedLegend", { guessed: numeral(guessed), count: numeral(count) });
-      legend.append(element("span", { class: "guessed-legend" }, element("span", { class: "guessed-mark" }), words));
-    }
+    const mark = (origin, words) =>
+      legend.append(element("span", { class: "origin" }, element("span", { class: `origin-mark ${origin}` }), words));
+    if (guessed) mark("guessed", text("guessedLegend", { guessed: numeral(guessed), count: numeral(count) }));
+    if (forced) mark("forced", text("forcedLegend", { forced: numeral(forced) }));
     if (usage) legend.append(promptBar(usage));
     return legend;
   }
@@ -150,9 +151,8 @@ export class TokenView {
     });
     const title = text("tokenTitle", { index: numeral(index + 1), count: numeral(this.tokens.length) });
     const made = [element("p", { class: "quiet" }, title), element("ol", { "aria-label": text("alternatives") }, ...rows)];
-    if (typeof token.guessed === "boolean") {
-      made.push(element("p", { class: "quiet" }, text(token.guessed ? "guessedRight" : "notGuessed")));
-    }
+    const origins = { sampled: "fromItsStep", guessed: "fromGuess", forced: "fromForce" };
+    if (token.origin) made.push(element("p", { class: "quiet" }, text(origins[token.origin])));
     return made;
   }
 
@@ -181,5 +181,5 @@ function promptBar({ prompt, cached }) {
   const fill = element("span", { class: "cached" });
   fill.style.inlineSize = `${prompt ? (cached / prompt) * 100 : 0}%`;
   const bar = element("span", { class: "prompt-bar", "aria-hidden": "true" }, fill);
-  return element("span", { class: "prompt-line" }, element("span", {}, `${text("prompt")}:`), bar, element("span", {}, words));
+  return element("span", { class: "prompt-line" }, element("span", {}, text("prompt")), bar, element("span", {}, words));
 }

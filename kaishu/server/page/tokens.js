@@ -52,14 +52,15 @@ export function percent(value, language) {
   return `${isTiny ? "< " : ""}${text} %`;
 }
 
-/** Of a whole answer: {count, perplexity, guessed, guesses}; guesses is null where nobody told which were guessed. */
+/** Of a whole answer: {count, perplexity, guessed, forced}; the last two count tokens of these origins. */
 export function summary(tokens) {
-  const told = tokens.filter((token) => typeof token.guessed === "boolean");
   const sum = tokens.reduce((total, token) => total + token.logprob, 0);
+  const from = (origin) => tokens.filter((token) => token.origin === origin).length;
   return {
     count: tokens.length,
     perplexity: tokens.length ? Math.exp(-sum / tokens.length) : 1,
-    guessed: told.length ? told.filter((token) => token.guessed).length : null,
+    guessed: from("guessed"),
+    forced: from("forced"),
   };
 }
 

@@ -5,6 +5,7 @@
  * is left behind. Pure.
  */
 
+import { ORIGINS } from "./answer.js";
 import { cleanSettings } from "./settings.js";
 
 const FORM = "kaishu-conversations";
@@ -111,7 +112,7 @@ function cleanUsage(usage) {
 
 function cleanToken(token) {
   const made = { ...cleanEntry(token), top: list(token?.top).map(cleanEntry) };
-  if (typeof token?.guessed === "boolean") made.guessed = token.guessed;
+  if (ORIGINS.includes(token?.origin)) made.origin = token.origin;
   return made;
 }
 
