@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kaishu.errors import InvalidParameterError, InvalidRequestError, NumericalError
 from kaishu.many_texts import RowsOf, check_one, check_truth, checked_texts, fitted
+from kaishu.text.long_texts import check_far_too_long
 from kaishu.text.tokenizer import Tokenizer
 
 END_OF_TEXT = "<|endoftext|>"  # what Qwen's embedding models were trained to sum a text up in
@@ -107,6 +108,8 @@ def embedding_ids(
     raises:         ContextLengthError naming the text that is too long
     """
     end = end_ids(tokenizer)
+    for index, text in enumerate(() if truncate else texts):
+        check_far_too_long(tokenizer, text, context_tokens, field=f"texts[{index}]")
     return [
         fitted(
             ([], tokenizer.encode(embedding_prompt(text, instruct)), end),

@@ -83,9 +83,18 @@ class ContextLengthError(InvalidRequestError):
     """
 
     def __init__(
-        self, prompt_tokens: int, context_tokens: int, *, field: str = "prompt", hint: str | None = None
+        self,
+        prompt_tokens: int,
+        context_tokens: int,
+        *,
+        field: str = "prompt",
+        hint: str | None = None,
+        is_whole: bool = True,
     ) -> None:
-        found = f"has {prompt_tokens:,} tokens, but the context holds {context_tokens:,}"
+        """is_whole: whether these are all of the prompt's tokens, or it has more"""
+        found = (
+            f"has {'' if is_whole else 'more than '}{prompt_tokens:,} tokens, but the context holds {context_tokens:,}"
+        )
         if field == "prompt":
             message = f"The prompt {found} including at least one token of the answer."
             hint = hint or "Shorten the prompt, drop earlier messages, or use a model with a longer context."

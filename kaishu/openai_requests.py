@@ -25,6 +25,7 @@ from kaishu.openai_fields import (
 from kaishu.output_format import OutputFormat
 from kaishu.prompting import ChatRequest
 from kaishu.sampling import SamplingParams
+from kaishu.sampling.params import MAX_CHOICES
 
 MAX_PROMPTS = 2048  # of one request
 COMPLETION_TOKENS = 16  # what max_tokens of /v1/completions is in OpenAI's API, unless it is given
@@ -148,7 +149,7 @@ def read_completion(body: object, *, allow_unknown: bool = False, may_stream: bo
     fields, unknown = read_fields(body, COMPLETION_FIELDS, allow_unknown=allow_unknown)
     names = {"output_format": "response_format", "prompt_logprobs": "logprobs", "text": "prompt"}
     echo, num_top = boolean(fields, "echo", False), integer(fields, "logprobs", 0, 20)
-    if fields.get("best_of") not in (None, fields.get("n", 1)):
+    if integer(fields, "best_of", 1, MAX_CHOICES) not in (None, fields.get("n", 1)):
         raise InvalidParameterError("best_of", fields["best_of"], "n, or null", hint="Ask for n and choose yourself.")
     params = read_sampling(
         fields,

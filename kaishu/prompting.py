@@ -19,6 +19,7 @@ from kaishu.errors import InvalidParameterError, InvalidRequestError, TemplateEr
 from kaishu.loading import LoadedModel
 from kaishu.sampling import SamplingParams
 from kaishu.text.channels import ChannelParser
+from kaishu.text.long_texts import check_far_too_long
 from kaishu.text.template import RenderedPrompt
 
 Message = Mapping[str, Any]
@@ -90,7 +91,7 @@ class Prompting:
         prompt = self.render(request)
         filled = params.with_defaults(self._loaded.config.generation)
         job = Generate(
-            self._loaded.tokenizer.encode_prompt(prompt),
+            self.token_ids(prompt),
             filled,
             thinking=prompt.thinking,
             grammar=forced or self._grammar(filled),
@@ -125,8 +126,10 @@ class Prompting:
     def token_ids(self, prompt: str | Sequence[int] | RenderedPrompt) -> list[int]:
         """What the model reads of a prompt; in plain text there are no control tokens.
 
-        raises: InvalidParameterError
+        raises: InvalidParameterError; ContextLengthError for a text that is far too long
         """
+        if isinstance(prompt, str | RenderedPrompt):
+            check_far_too_long(self._loaded.tokenizer, prompt, self._loaded.context_tokens)
         if isinstance(prompt, RenderedPrompt):
             return self._loaded.tokenizer.encode_prompt(prompt)
         if isinstance(prompt, str):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kaishu.errors import InvalidRequestError, NumericalError
 from kaishu.many_texts import RowsOf, check_one, check_truth, checked_texts, fitted
 from kaishu.results import RerankResult
+from kaishu.text.long_texts import check_far_too_long
 from kaishu.text.template import RenderedPrompt
 from kaishu.text.tokenizer import Tokenizer
 
@@ -105,6 +106,8 @@ def reranking_ids(
     prompts = []
     for index, document in enumerate(documents):
         asked = question(query, document, instruct)
+        if not truncate:
+            check_far_too_long(tokenizer, asked, context_tokens, field=f"documents[{index}]")
         ids = tokenizer.encode_prompt(RenderedPrompt(asked, frozenset(range(len(asked)))))  # all of it is text
         prompts.append(fitted((before, ids, after), context_tokens, field=f"documents[{index}]", truncate=truncate))
     return prompts

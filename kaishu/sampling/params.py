@@ -21,6 +21,8 @@ from kaishu.output_format import OutputFormat
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 64
+MAX_STOP_TOKEN_IDS = 1_000
+MAX_BIASES = 10_000
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,8 @@ def _checked_token_ids(token_ids: object) -> tuple[int, ...]:
     allowed = "a list of token ids, each a whole number of at least 0"
     if not isinstance(token_ids, list | tuple | set | frozenset):
         raise InvalidParameterError("stop_token_ids", token_ids, allowed)
+    if len(token_ids) > MAX_STOP_TOKEN_IDS:
+        raise InvalidParameterError("stop_token_ids", token_ids, f"at most {MAX_STOP_TOKEN_IDS:,} token ids")
     for token_id in token_ids:
         if not isinstance(token_id, int | np.integer) or isinstance(token_id, bool) or token_id < 0:
             raise InvalidParameterError("stop_token_ids", token_id, allowed)
@@ -181,6 +185,8 @@ def _checked_bias(bias: object) -> dict[int, float] | None:
         return None
     if not isinstance(bias, Mapping):
         raise InvalidParameterError("logit_bias", bias, "a mapping from token ids to numbers from -100 to 100")
+    if len(bias) > MAX_BIASES:
+        raise InvalidParameterError("logit_bias", bias, f"at most {MAX_BIASES:,} token ids")
     checked: dict[int, float] = {}
     for token_id, value in bias.items():
         # JSON objects have string keys; a number written as a string is the same id.

@@ -88,7 +88,7 @@ def _tokenized(service: Service, fields: Mapping[str, Any]) -> Json:
             template_arguments=template_arguments,
         )
         with spelt(names):
-            ids = tokenizer.encode_prompt(prompting.render(chat))
+            ids = prompting.token_ids(prompting.render(chat))
     texts = [tokenizer.token_bytes(one).decode("utf-8", errors="replace") for one in ids] if with_texts else None
     context_tokens = service.engine.loaded.context_tokens
     return {"count": len(ids), "max_model_len": context_tokens, "tokens": ids, "token_strs": texts}

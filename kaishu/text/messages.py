@@ -21,6 +21,8 @@ Json = dict[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 FIELDS = ("role", "content", "name", "reasoning_content", "reasoning", "tool_calls", "tool_call_id")
 MAX_NUMBER_BITS = 4096  # Python neither reads nor writes numbers of many thousands of digits
+MAX_PARTS = 10_000  # of one message
+MAX_TOOLS = 2_048
 MAX_DEPTH = 100  # nesting of JSON in tools and arguments; a template that writes it out recurses as deep
 
 
@@ -52,6 +54,8 @@ def clean_tools(tools: object) -> list[Json] | None:
         return None
     if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
         raise _invalid("tools", f"is {_kind(tools)}", "a list of tools")
+    if len(tools) > MAX_TOOLS:
+        raise _invalid("tools", f"has {len(tools):,} entries", f"{MAX_TOOLS:,}")
     cleaned = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(tools)]
     names: set[str] = set()
     for i, tool in enumerate(cleaned):
@@ -125,6 +129,8 @@ def _content(content: object, path: str, role: str) -> str:
     if isinstance(content, list | tuple):
         if not content:
             raise _invalid(path, "is an empty list", "a string, or at least one text part")
+        if len(content) > MAX_PARTS:
+            raise _invalid(path, f"has {len(content):,} parts", f"{MAX_PARTS:,}")
         return "".join(_part(part, f"{path}[{i}]") for i, part in enumerate(content))
     found = "is missing or null" if content is None else f"is {_kind(content)}"
     allowed = "a string or a list of text parts" + (", or an object" if role == "tool" else "")

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from kaishu.errors import InvalidMessagesError
-from kaishu.text.messages import clean_messages, clean_tools
+from kaishu.text.messages import MAX_PARTS, MAX_TOOLS, clean_messages, clean_tools
 
 ASK = {"role": "user", "content": "q"}
 
@@ -232,3 +232,12 @@ def test_the_type_of_a_call_may_be_left_out_or_null():
     for call in ({"type": None}, {}):
         message = {"role": "assistant", "tool_calls": [{**call, "function": {"name": "f", "arguments": {}}}]}
         assert clean_messages([ASK, message])[1]["tool_calls"][0]["type"] == "function"
+
+
+def test_parts_and_tools_have_bounds():
+    part = {"type": "text", "text": "a"}
+    assert clean_messages([{"role": "user", "content": [part] * MAX_PARTS}])[0]["content"] == "a" * MAX_PARTS
+    with pytest.raises(InvalidMessagesError, match=r"messages\[0\].content has 10,001 parts; allowed: 10,000"):
+        clean_messages([{"role": "user", "content": [part] * (MAX_PARTS + 1)}])
+    with pytest.raises(InvalidMessagesError, match="tools has 2,049 entries; allowed: 2,048"):
+        clean_tools([{"type": "function", "function": {"name": f"f{i}"}} for i in range(MAX_TOOLS + 1)])
