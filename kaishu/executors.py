@@ -104,18 +104,19 @@ def _check(field: str, value: object, allowed: tuple[str, ...], *, hint: str | N
 
 
 def make_executor(
-    checkpoint: Checkpoint, choice: Choice, *, threads: int | None, context_tokens: int, say: Say
+    checkpoint: Checkpoint, choice: Choice, *, threads: int | None, context_tokens: int, say: Say, sequences: int = 1
 ) -> tuple[Executor, str]:
     """Build what was chosen.
 
     threads:        how many CPU threads compute; None leaves it to the executor
     context_tokens: how many positions a sequence may have
+    sequences:      how many of that length have pages at the same time
     say:            told what takes long, in a sentence
     return:         the executor, and one line that describes it
     raises:         CheckpointError, OutOfMemoryError; MissingDependencyError for the reference model without torch
     """
     if choice.executor == "reference":
-        return _make_reference(checkpoint, choice, threads, context_tokens)
+        return _make_reference(checkpoint, choice, threads, context_tokens * sequences)
     from kaishu.cpu.executor import CpuExecutor
     from kaishu.cpu.target import current_target
 
@@ -126,7 +127,7 @@ def make_executor(
         head=choice.head,
         kv=choice.kv,
         threads=threads,
-        context_tokens=context_tokens,
+        context_tokens=context_tokens * sequences,
         say=say,
     )
     head = "" if choice.head == choice.weights else f", {choice.head} head"

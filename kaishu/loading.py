@@ -39,6 +39,7 @@ from kaishu.text.tokenizer import Tokenizer
 from kaishu.text_files import template_of, tokenizer_of
 
 MAX_THREADS = 1024
+MAX_SEQUENCES = 1024
 WARM_BYTES = 1 << 30  # keys and values that are kept for later requests before the oldest are given up
 
 
@@ -106,6 +107,7 @@ def load_model(
     device: str = "cpu",
     threads: int | None = None,
     context_tokens: int | None = None,
+    sequences: int = 1,
     max_memory: int | str | None = None,
     lora: str | Path | Sequence[str | Path] | None = None,
     draft: str | Path | None = None,
@@ -113,13 +115,16 @@ def load_model(
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> LoadedModel:
-    """Load a model; the arguments are those of LLM.
+    """Load a model; the other arguments are those of LLM.
 
+    sequences: so many requests of the whole context have room for their keys and values at once; where all are shorter,
+               more have
     raises: KaishuError of the kind that says what is wrong with the model's files, or InvalidParameterError
     """
     say = say or _say_on_stderr
     if threads is not None:
         _check_integer("threads", threads, 1, MAX_THREADS)
+    _check_integer("sequences", sequences, 1, MAX_SEQUENCES)
     if draft is not None and not speculation:
         raise InvalidParameterError("speculation", speculation, "True with a draft, which does nothing but guess")
     checkpoint = with_adapters(open_checkpoint(resolve(str(model), progress=progress)), lora)
@@ -137,10 +142,12 @@ def load_model(
 
         both = None if guessing is None else (guessing.checkpoint, guessing.choice)
         context, more = context_within(
-            max_memory, checkpoint, choice, asked=context_tokens, threads=threads, draft=both
+            max_memory, checkpoint, choice, asked=context_tokens, sequences=sequences, threads=threads, draft=both
         )
         notes += more
-    made, description = make_executor(checkpoint, choice, threads=threads, context_tokens=context, say=say)
+    made, description = make_executor(
+        checkpoint, choice, threads=threads, context_tokens=context, sequences=sequences, say=say
+    )
     loaded = None if guessing is None else guessing.load(threads=threads, context_tokens=context, say=say)
     for note in notes:
         warnings.warn(note, stacklevel=3)

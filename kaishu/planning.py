@@ -197,12 +197,14 @@ def context_within(
     *,
     asked: int | None,
     threads: int | None,
+    sequences: int = 1,
     draft: tuple[Checkpoint, Choice] | None = None,
 ) -> tuple[int, tuple[str, ...]]:
     """The context that a bound on memory leaves.
 
     max_memory: for the whole process, see parse_size
     asked:      the context that the caller asked for; None for as much as fits
+    sequences:  so many of that length have keys and values at once
     draft:      a smaller model that guesses beside it
     return:     the context in tokens, and where it was cut, a note that says so
     raises:     OutOfMemoryError, before anything is loaded, when the weights don't fit, or not the context asked for;
@@ -213,7 +215,7 @@ def context_within(
         raise InvalidParameterError(
             "max_memory", max_memory, "only with executor='cpu', which knows beforehand what it takes"
         )
-    plan = plan_model(checkpoint, choice, context_tokens=asked, threads=threads)
+    plan = plan_model(checkpoint, choice, context_tokens=asked, sequences=sequences, threads=threads)
     if draft is not None:
         plan = plan.with_draft(plan_model(*draft, context_tokens=plan.context_tokens, threads=threads))
     if plan.peak_bytes <= bound:
@@ -241,8 +243,9 @@ def _too_much(plan: Plan, max_memory: int, largest: int) -> OutOfMemoryError:
     shorter = f"a context of at most {largest:,} tokens (--context)" if largest >= plan.page_tokens else ""
     ways = [shorter, *ways] if shorter else [*ways, "a smaller model"]
     ways += ["kernels that are compiled already (run any small model once)"] if plan.compiling_bytes else []
+    context = "a context" if plan.sequences == 1 else f"{plan.sequences:,} contexts"
     return OutOfMemoryError(
-        f"With a context of {plan.context_tokens:,} tokens the model takes {size(plan.peak_bytes)} ({parts}), "
+        f"With {context} of {plan.context_tokens:,} tokens the model takes {size(plan.peak_bytes)} ({parts}), "
         f"but max_memory is {size(max_memory)}.",
         hint=f"Take {', or '.join(ways)}; `kaishu plan` shows what each takes.",
     )

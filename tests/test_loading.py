@@ -9,7 +9,7 @@ import pytest
 
 from kaishu import LLM
 from kaishu.engine.core import EngineSettings
-from kaishu.errors import InvalidParameterError, ModelNotFoundError, TemplateError
+from kaishu.errors import InvalidParameterError, ModelNotFoundError, OutOfMemoryError, TemplateError
 from kaishu.loading import MAX_THREADS, WARM_BYTES, LoadedModel, load_model
 from tests.embedding_models import write_embedding_model
 from tests.scripted import ScriptedExecutor
@@ -114,3 +114,23 @@ def test_pages_that_do_not_hold_the_context_are_a_mistake_in_the_assembly(loaded
     executor = ScriptedExecutor(lambda _: 0, vocab_size=loaded.config.vocab_size, num_pages=31)
     with pytest.raises(AssertionError, match="the longest request fits"):
         replace(loaded, executor=executor).start_engine()
+
+
+@pytest.mark.parametrize("executor", ["cpu", "reference"])
+def test_there_are_pages_for_as_many_sequences_as_are_asked_for(tiny_checkpoint, executor):
+    folder = tiny_checkpoint("dense_tied", with_tokenizer=True)
+    made = load_model(folder, executor=executor, threads=1, context_tokens=64, sequences=3)
+    assert made.executor.num_pages * made.executor.page_tokens == 3 * 64 and made.context_tokens == 64
+
+
+@pytest.mark.parametrize("sequences", [0, 1025, True, 2.0])
+def test_a_number_of_sequences_that_makes_no_sense_is_refused(tiny_checkpoint, sequences):
+    with pytest.raises(InvalidParameterError, match="sequences is .*; allowed: a whole number from 1 to 1,024"):
+        load_model(tiny_checkpoint("dense_tied", with_tokenizer=True), sequences=sequences)
+
+
+def test_a_bound_on_memory_counts_all_sequences(tiny_checkpoint):
+    folder = tiny_checkpoint("dense_tied", with_tokenizer=True)
+    one = load_model(folder, threads=1, max_memory="400MB")
+    with pytest.raises(OutOfMemoryError, match="With 1,024 contexts of"):
+        load_model(folder, threads=1, context_tokens=one.context_tokens, sequences=1024, max_memory="400MB")

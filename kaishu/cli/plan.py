@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from kaishu.memory_limits import MachineMemory
     from kaishu.planning import Plan
 
-MAX_SEQUENCES = 1024
 _MOST_GIGABYTES = 100_000
 
 
@@ -73,7 +72,7 @@ def _planned(  # noqa: PLR0917  # the options, once
     from kaishu.checkpoint.described import describe
     from kaishu.cli.printable import show_notes
     from kaishu.executors import choose, quantised_formats
-    from kaishu.loading import MAX_THREADS
+    from kaishu.loading import MAX_SEQUENCES, MAX_THREADS
     from kaishu.planning import plan_model
 
     for flag, number, most in (("--threads", threads, MAX_THREADS), ("--sequences", sequences, MAX_SEQUENCES)):

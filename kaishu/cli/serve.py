@@ -78,6 +78,9 @@ SERVER_OPTIONS = OptionGroup(
         ),
         "strict": _option("strict", bool, "Refuse fields that the API doesn't have; else a warning header.", _WHO),
         "max_running": _option("max_running", int, "Requests that are computed at the same time.", _MUCH, "N"),
+        "sequences": _option(
+            "sequences", int, "Requests of the whole context that have room at once; of shorter ones more.", _MUCH, "N"
+        ),
         "max_waiting": _option("max_waiting", int, "Requests that wait; more get 429.", _MUCH, "N"),
         "max_body_bytes": _option("max_body_bytes", int, "Bytes of a request; more get 413.", _MUCH, "N"),
         "max_messages": _option("max_messages", int, "Messages of a chat.", _MUCH, "N"),

@@ -41,7 +41,7 @@ def load_service(
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # notes come in the log
-        loaded = load_model(model, **arguments, progress=progress, say=_LOG.info)
+        loaded = load_model(model, **arguments, sequences=settings.sequences, progress=progress, say=_LOG.info)
     for note in loaded.notes:
         _LOG.warning("%s", note)
     engine_settings = replace(

@@ -30,6 +30,8 @@ class ServerSettings:
     max_messages:        of a chat
     max_waiting:         requests that wait for the engine; more are refused with 429
     max_running:         requests that are computed at the same time
+    sequences:           so many requests of the whole context have room for their keys and values at once; of shorter
+                         ones more. Where there is no room a request waits, or is computed again later
     key_requests_per_minute, key_concurrent_requests: of each key, or of each address where there are no keys
     request_timeout_s:   from a request's arrival to the end of its answer
     queue_timeout_s:     until the engine begins with it
@@ -52,6 +54,7 @@ class ServerSettings:
     max_messages: int = 2048
     max_waiting: int = 256
     max_running: int = 32
+    sequences: int = 1
     key_requests_per_minute: int | None = None
     key_concurrent_requests: int | None = None
     request_timeout_s: float = 3600.0
@@ -67,7 +70,7 @@ class ServerSettings:
     def __post_init__(self) -> None:
         """raises: InvalidParameterError"""
         self._check_number("port", 0, 65_535)
-        for name in ("max_body_bytes", "max_messages", "max_waiting", "max_running"):
+        for name in ("max_body_bytes", "max_messages", "max_waiting", "max_running", "sequences"):
             self._check_number(name, 1, 1 << 40)
         for name in ("key_requests_per_minute", "key_concurrent_requests"):
             if getattr(self, name) is not None:

@@ -61,3 +61,11 @@ def test_names_that_are_set_go_before_the_models_own():
 def test_what_is_wrong_with_an_argument_is_said():
     with pytest.raises(InvalidParameterError, match="threads is 0"):
         load_service("tiny", {"threads": 0}, ServerSettings(), Metrics())
+
+
+def test_several_requests_of_the_whole_context_have_room_at_once():
+    settings = ServerSettings(sequences=3)
+    service = load_service("tiny", {"threads": 1, "context_tokens": 128}, settings, Metrics())
+    asyncio.run(service.engine.close())
+    executor = service.engine.loaded.executor
+    assert service.engine.loaded.context_tokens == 128 and executor.num_pages * executor.page_tokens == 3 * 128
