@@ -125,7 +125,7 @@ def test_there_are_pages_for_as_many_sequences_as_are_asked_for(tiny_checkpoint,
 
 @pytest.mark.parametrize("sequences", [0, 1025, True, 2.0])
 def test_a_number_of_sequences_that_makes_no_sense_is_refused(tiny_checkpoint, sequences):
-    with pytest.raises(InvalidParameterError, match="sequences is .*; allowed: a whole number from 1 to 1,024"):
+    with pytest.raises(InvalidParameterError, match=r"sequences is .*; allowed: a whole number from 1 to 1,024"):
         load_model(tiny_checkpoint("dense_tied", with_tokenizer=True), sequences=sequences)
 
 
