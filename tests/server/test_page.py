@@ -81,7 +81,7 @@ def test_both_languages_have_the_same_words_with_the_same_places_in_them():
 def test_every_word_that_is_used_exists_and_every_one_that_exists_is_used():
     sources = "".join(path.read_text(encoding="utf-8") for path in OWN_SCRIPTS if not path.name.startswith("strings_"))
     sources += (FOLDER / "index.html").read_text(encoding="utf-8")
-    known = re.findall(r"^  (\w+): ", (FOLDER / "strings_en.js").read_text(encoding="utf-8"), re.MULTILINE)
+    known = re.findall(r"^  (\w+):", (FOLDER / "strings_en.js").read_text(encoding="utf-8"), re.MULTILINE)
     of_settings = {f"{name}Hint" for name in known}  # their names are put together
     unused = [key for key in known if not re.search(rf"\b{key}\b", sources) and key not in of_settings]
     assert not unused
@@ -96,7 +96,7 @@ def test_each_script_is_short_and_says_what_it_owns(path):
     source = path.read_text(encoding="utf-8")
     assert source.startswith("/**")
     assert len(source.splitlines()) <= 400
-    assert max(len(line) for line in source.splitlines()) <= 150
+    assert max(len(line) for line in source.splitlines()) <= 120 or path.name.startswith("strings_")
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", source)
 
 

@@ -1,8 +1,8 @@
 /**
  * What screen readers hear while an answer is written.
  *
- * Owns the polite live region. An answer is announced paragraph by paragraph, each once it is complete, instead of every
- * token; the visible text isn't live, so nothing is said twice.
+ * Owns the polite live region. An answer is announced paragraph by paragraph, each once it is complete, instead of
+ * every token; the visible text isn't live, so nothing is said twice.
  */
 
 export class Announcer {

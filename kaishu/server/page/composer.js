@@ -1,8 +1,8 @@
 /**
  * The message field.
  *
- * Owns its keys and its height. Enter sends and Shift + Enter makes a new line; while an input method composes (Chinese,
- * Japanese, Korean), Enter is the input method's.
+ * Owns its keys and its height. Enter sends and Shift + Enter makes a new line; while an input method composes
+ * (Chinese, Japanese, Korean), Enter is the input method's.
  */
 
 export class Composer {

@@ -2,8 +2,8 @@
  * The page, put together.
  *
  * Owns which conversation is shown and what the parts tell each other. Begin here to read: api.js asks the server,
- * chat.js is what a person can do, tree.js how branches hang together, conversation_view.js and message_view.js show it,
- * store.js keeps it.
+ * chat.js is what a person can do, tree.js how branches hang together, conversation_view.js and message_view.js show
+ * it, store.js keeps it.
  */
 
 import { ApiError, models } from "./api.js";
@@ -55,7 +55,11 @@ class Page {
       stop: () => this.chat.stop(this.session),
     });
     this.drawers = new Drawers(at("frame"));
-    this.panel = new SettingsPanel(at("settings"), (name, value) => this.#set(name, value), () => this.drawers.settings(false));
+    this.panel = new SettingsPanel(
+      at("settings"),
+      (name, value) => this.#set(name, value),
+      () => this.drawers.settings(false),
+    );
     this.list = new SideList(at("conversations"), at("search"), {
       open: (id) => this.show(id),
       rename: async (id, title) => this.chat.rename(await this.#sessionOf(id), title),
@@ -232,7 +236,12 @@ class Page {
   async #exportMarkdown(id) {
     const session = await this.#sessionOf(id);
     const { title, settings } = session.conversation;
-    const names = { user: text("you"), assistant: text("assistant"), tool: text("toolResult"), thinking: text("thought") };
+    const names = {
+      user: text("you"),
+      assistant: text("assistant"),
+      tool: text("toolResult"),
+      thinking: text("thought"),
+    };
     download(`${fileName(title)}.md`, "text/markdown", toMarkdown(title, settings.system, session.path, names));
   }
 
@@ -263,7 +272,10 @@ class Page {
           continue;
         }
         const words = { 0: text("offline"), 503: problem.code === "loading" ? text("loading") : problem.message };
-        this.notice.show(words[problem.status] ?? problem.message, { seconds: null, isProblem: problem.code !== "loading" });
+        this.notice.show(words[problem.status] ?? problem.message, {
+          seconds: null,
+          isProblem: problem.code !== "loading",
+        });
         await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
         this.isWaiting = true;
       }
@@ -287,7 +299,12 @@ function showModels(place, found) {
 }
 
 function fileName(title) {
-  return title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60).replace(/^-|-$/g, "") || "kaishu";
+  return (
+    title
+      .replace(/[^\p{L}\p{N}]+/gu, "-")
+      .slice(0, 60)
+      .replace(/^-|-$/g, "") || "kaishu"
+  );
 }
 
 document.documentElement.lang = { en: "en", zh: "zh-CN" }[language];

@@ -26,7 +26,10 @@ export class MessageView {
     this.foot = element("div", { class: "foot" });
     this.node = element(
       "article",
-      { class: `message ${message.role}`, "aria-label": text({ user: "you", assistant: "assistant", tool: "toolResult" }[message.role]) },
+      {
+        class: `message ${message.role}`,
+        "aria-label": text({ user: "you", assistant: "assistant", tool: "toolResult" }[message.role]),
+      },
       this.text,
       this.ending,
       this.foot,
@@ -96,7 +99,7 @@ export class MessageView {
         : { length: text("finishLength"), stopped: text("finishStopped"), failed: text("finishFailed") }[finish];
     this.ending.hidden = !words;
     this.ending.classList.toggle("problem", finish === "failed");
-    this.ending.textContent = problem ? `${words} ${problem}` : words ?? "";
+    this.ending.textContent = problem ? `${words} ${problem}` : (words ?? "");
   }
 
   #showFoot({ siblings, gathering, isBusy }) {
@@ -107,7 +110,10 @@ export class MessageView {
     if (message.role === "user" && !this.editor) act("edit", () => this.#edit(), { disabled: isBusy });
     if (message.role === "assistant") {
       if (!gathering) {
-        act("showTokens", () => this.toggleTokens(), { "aria-pressed": String(Boolean(this.tokens)), "data-do": "tokens" });
+        act("showTokens", () => this.toggleTokens(), {
+          "aria-pressed": String(Boolean(this.tokens)),
+          "data-do": "tokens",
+        });
         act("regenerate", () => this.acts.regenerate(message.id), { disabled: isBusy });
       }
       this.figures = element("span", { class: "figures" }, answerFigures(message).join(" · "));
@@ -191,7 +197,8 @@ export class MessageView {
       this.tokens.addEventListener("keydown", (event) => this.#keyInTokens(event));
       this.foot.before(this.tokens);
     }
-    for (const part of [this.text, this.thought, this.cards.node]) part.classList.toggle("covered", Boolean(this.tokens));
+    for (const part of [this.text, this.thought, this.cards.node])
+      part.classList.toggle("covered", Boolean(this.tokens));
     const control = this.foot.querySelector("[data-do=tokens]");
     control?.setAttribute("aria-pressed", String(Boolean(this.tokens)));
   }

@@ -33,7 +33,10 @@ purify.addHook("afterSanitizeAttributes", (node) => {
     node.setAttribute("target", "_blank");
   }
   if (node.hasAttribute?.("class")) {
-    const kept = node.getAttribute("class").split(/\s+/).filter((name) => CODE_CLASS.test(name));
+    const kept = node
+      .getAttribute("class")
+      .split(/\s+/)
+      .filter((name) => CODE_CLASS.test(name));
     if (kept.length) node.setAttribute("class", kept.join(" "));
     else node.removeAttribute("class");
   }
@@ -77,8 +80,8 @@ export class Markdown {
   /**
    * Show all of the text so far.
    *
-   * grows: more will come, so only the last blocks are read again; what comes late for earlier ones, such as the address
-   *        of a link that is named in them, is seen when the text is complete
+   * grows: more will come, so only the last blocks are read again; what comes late for earlier ones, such as the
+   *        address of a link that is named in them, is seen when the text is complete
    */
   update(text, grows = false) {
     const kept = grows ? this.#settled(text) : 0;

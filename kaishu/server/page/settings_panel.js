@@ -1,8 +1,8 @@
 /**
  * The panel of settings.
  *
- * Owns its elements and says what is wrong with what was typed. Which settings there are is settings.js's. What is wrong
- * isn't taken over: the value before it stays in use.
+ * Owns its elements and says what is wrong with what was typed. Which settings there are is settings.js's. What is
+ * wrong isn't taken over: the value before it stays in use.
  */
 
 import { button, element } from "./elements.js";
@@ -18,10 +18,17 @@ export class SettingsPanel {
       this.#group("system", this.#area("system", "systemHint", 4)),
       this.#group(
         "thinking",
-        this.#choice("thinking", "thinkingMode", THINKING, { auto: "thinkingAuto", on: "thinkingOn", off: "thinkingOff" }),
+        this.#choice("thinking", "thinkingMode", THINKING, {
+          auto: "thinkingAuto",
+          on: "thinkingOn",
+          off: "thinkingOff",
+        }),
         this.#number("thinkingBudget"),
       ),
-      this.#group("sampling", ...["temperature", "topP", "topK", "maxTokens", "seed"].map((name) => this.#number(name))),
+      this.#group(
+        "sampling",
+        ...["temperature", "topP", "topK", "maxTokens", "seed"].map((name) => this.#number(name)),
+      ),
       this.#group("display", this.#check("recordTokens")),
       this.#group("tools", this.#area("tools", "toolsHint", 5, readTools, "toolsWrong")),
     ];
@@ -66,9 +73,22 @@ export class SettingsPanel {
 
   #number(name) {
     const { low, high, step } = NUMBERS[name];
-    const field = element("input", { type: "number", min: low, max: high, step, placeholder: text("modelsOwn"), inputmode: "decimal" });
+    const field = element("input", {
+      type: "number",
+      min: low,
+      max: high,
+      step,
+      placeholder: text("modelsOwn"),
+      inputmode: "decimal",
+    });
     field.addEventListener("input", () =>
-      this.#take(field, name, () => readNumber(name, field.validity.badInput ? "?" : field.value), "numberWrong", "range"),
+      this.#take(
+        field,
+        name,
+        () => readNumber(name, field.validity.badInput ? "?" : field.value),
+        "numberWrong",
+        "range",
+      ),
     );
     return this.#field(name, text(name), text(`${name}Hint`), field);
   }
@@ -96,7 +116,12 @@ export class SettingsPanel {
   }
 
   #check(name) {
-    const field = element("input", { type: "checkbox", name, id: `setting-${name}`, "aria-describedby": `hint-${name}` });
+    const field = element("input", {
+      type: "checkbox",
+      name,
+      id: `setting-${name}`,
+      "aria-describedby": `hint-${name}`,
+    });
     field.addEventListener("change", () => this.changed(name, field.checked));
     return element(
       "div",

@@ -8,7 +8,7 @@ import { button, element } from "./elements.js";
 import { text } from "./strings.js";
 
 export class SideList {
-  /** acts: {open(id), rename(id, title), remove(id), exportJson(id), exportMarkdown(id), search(matches) → Set of ids} */
+  /** acts: {open(id), rename(id, title), remove(id), exportJson(id), exportMarkdown(id), search(matches) → ids} */
   constructor(list, searchField, acts) {
     this.list = list;
     this.field = searchField;
@@ -32,7 +32,8 @@ export class SideList {
     const has = (words) => words.toLowerCase().includes(wanted);
     const found = wanted ? await this.acts.search((message) => has(message.content)) : null;
     if (this.field.value.trim().toLowerCase() !== wanted) return; // more was typed meanwhile
-    this.found = found && new Set([...found, ...this.conversations.filter((one) => has(one.title)).map((one) => one.id)]);
+    this.found =
+      found && new Set([...found, ...this.conversations.filter((one) => has(one.title)).map((one) => one.id)]);
     this.#draw();
   }
 
@@ -77,7 +78,12 @@ export class SideList {
   }
 
   #renameField({ id, title }) {
-    const field = element("input", { type: "text", "aria-label": text("renameTo"), maxlength: "200", "data-focus": "rename" });
+    const field = element("input", {
+      type: "text",
+      "aria-label": text("renameTo"),
+      maxlength: "200",
+      "data-focus": "rename",
+    });
     field.value = title;
     const end = (isWanted) => {
       if (this.renaming !== id) return;

@@ -26,7 +26,9 @@ export function text(key, values = {}) {
 
 /** A number as the language writes it. */
 export function numeral(value, digits = 0) {
-  return new Intl.NumberFormat(language, { maximumFractionDigits: digits, minimumFractionDigits: digits }).format(value);
+  return new Intl.NumberFormat(language, { maximumFractionDigits: digits, minimumFractionDigits: digits }).format(
+    value,
+  );
 }
 
 /** Fill a document's data-text, data-label and data-placeholder attributes. */

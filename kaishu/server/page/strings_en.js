@@ -95,13 +95,16 @@ export const english = Object.freeze({
   thinkingBudget: "Thinking budget",
   thinkingBudgetHint: "After so many tokens of thought, the answer begins.",
   tools: "Tools",
-  toolsHint: "Functions the model may call, as JSON: a list in the form of OpenAI's API. You give the results yourself.",
+  toolsHint:
+    "Functions the model may call, as JSON: a list in the form of OpenAI's API. You give the results yourself.",
   toolsWrong: "This is no JSON of tools: {problem}",
   numberWrong: "Allowed: {range}",
   display: "Token view",
   recordTokens: "Record the probability of each token",
-  recordTokensHint: "For the token view: each token's probability and its five likeliest alternatives. It costs a little time.",
-  tokensNotRecorded: "The tokens of this answer weren't recorded. Switch on “Record the probability of each token” in the settings, and ask again.",
+  recordTokensHint:
+    "For the token view: each token's probability and its five likeliest alternatives. It costs a little time.",
+  tokensNotRecorded:
+    "The tokens of this answer weren't recorded. Switch on “Record the probability of each token” in the settings, and ask again.",
   turnOnRecording: "Switch it on",
   recordingOn: "From now on, tokens are recorded.",
   tokenView: "Tokens of the answer",
@@ -122,7 +125,8 @@ export const english = Object.freeze({
   cachedPrompt: "{cached} of {prompt} tokens of the prompt were in the cache and cost nothing",
   uncachedPrompt: "{prompt} tokens, none of them in the cache",
   keyTitle: "API key",
-  keyText: "This server answers only those who have a key. It is kept until this tab is closed, and sent to this server alone.",
+  keyText:
+    "This server answers only those who have a key. It is kept until this tab is closed, and sent to this server alone.",
   keyWrong: "The server doesn't know this key.",
   keyLabel: "Key",
   keySend: "Use this key",

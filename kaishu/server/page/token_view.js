@@ -68,7 +68,10 @@ export class TokenView {
 
   #legend(usage) {
     const { count, perplexity, guessed, forced } = summary(this.tokens);
-    const facts = [text("tokenCount", { count: numeral(count) }), text("perplexity", { value: numeral(perplexity, 2) })];
+    const facts = [
+      text("tokenCount", { count: numeral(count) }),
+      text("perplexity", { value: numeral(perplexity, 2) }),
+    ];
     const legend = element(
       "div",
       { class: "token-legend" },
@@ -91,7 +94,8 @@ export class TokenView {
 
   #key(event) {
     const last = this.tokens.length - 1;
-    const to = { ArrowRight: this.at + 1, ArrowLeft: this.at - 1, Home: 0, End: last }[event.key] ?? this.#line(event.key);
+    const to =
+      { ArrowRight: this.at + 1, ArrowLeft: this.at - 1, Home: 0, End: last }[event.key] ?? this.#line(event.key);
     if (to === null || to === undefined) return;
     event.preventDefault();
     this.flow.children[Math.max(0, Math.min(last, to))].focus();
@@ -150,7 +154,10 @@ export class TokenView {
       );
     });
     const title = text("tokenTitle", { index: numeral(index + 1), count: numeral(this.tokens.length) });
-    const made = [element("p", { class: "quiet" }, title), element("ol", { "aria-label": text("alternatives") }, ...rows)];
+    const made = [
+      element("p", { class: "quiet" }, title),
+      element("ol", { "aria-label": text("alternatives") }, ...rows),
+    ];
     const origins = { sampled: "fromItsStep", guessed: "fromGuess", forced: "fromForce" };
     if (token.origin) made.push(element("p", { class: "quiet" }, text(origins[token.origin])));
     return made;
@@ -181,5 +188,11 @@ function promptBar({ prompt, cached }) {
   const fill = element("span", { class: "cached" });
   fill.style.inlineSize = `${prompt ? (cached / prompt) * 100 : 0}%`;
   const bar = element("span", { class: "prompt-bar", "aria-hidden": "true" }, fill);
-  return element("span", { class: "prompt-line" }, element("span", {}, text("prompt")), bar, element("span", {}, words));
+  return element(
+    "span",
+    { class: "prompt-line" },
+    element("span", {}, text("prompt")),
+    bar,
+    element("span", {}, words),
+  );
 }

@@ -40,7 +40,12 @@ export class ToolCards {
 
   #card(index) {
     const name = element("strong", { class: "tool-name" });
-    const given = element("pre", { class: "tool-arguments", tabindex: "0", "aria-label": text("toolArguments"), role: "region" });
+    const given = element("pre", {
+      class: "tool-arguments",
+      tabindex: "0",
+      "aria-label": text("toolArguments"),
+      role: "region",
+    });
     const field = element("textarea", {
       rows: "2",
       class: "tool-result",
@@ -52,7 +57,12 @@ export class ToolCards {
         }
       },
     });
-    const head = element("div", { class: "tool-head" }, element("span", { class: "tool-sign", "aria-hidden": "true" }, "ƒ"), name);
+    const head = element(
+      "div",
+      { class: "tool-head" },
+      element("span", { class: "tool-sign", "aria-hidden": "true" }, "ƒ"),
+      name,
+    );
     const node = element("section", { class: "card" }, head, given, field);
     this.node.insertBefore(node, this.node.children[index] ?? null);
     return { node, name, arguments: given, field };
@@ -66,7 +76,11 @@ export class ToolCards {
     }
     if (this.row) return;
     const words = text(this.cards.length > 1 ? "sendManyResults" : "sendResults");
-    this.row = element("div", { class: "row" }, button(words, () => this.#send(), { class: "seal-button" }));
+    this.row = element(
+      "div",
+      { class: "row" },
+      button(words, () => this.#send(), { class: "seal-button" }),
+    );
     this.node.append(this.row);
   }
 

@@ -27,7 +27,8 @@ export function toMarkdown(title, system, path, names) {
   if (system.trim()) parts.push(quoted(system));
   for (const message of path) {
     parts.push(`## ${names[message.role]}`);
-    if (message.reasoning) parts.push(`<details><summary>${names.thinking}</summary>\n\n${message.reasoning}\n\n</details>`);
+    if (message.reasoning)
+      parts.push(`<details><summary>${names.thinking}</summary>\n\n${message.reasoning}\n\n</details>`);
     if (message.content) parts.push(message.role === "tool" ? fenced(message.content) : message.content);
     for (const call of message.toolCalls ?? []) parts.push(`**${call.name}**`, fenced(call.arguments, "json"));
   }
@@ -118,7 +119,8 @@ function cleanToken(token) {
 
 function cleanEntry(entry) {
   const made = { text: string(entry?.text), logprob: Math.min(0, number(entry?.logprob) ?? 0) };
-  const isBytes = Array.isArray(entry?.bytes) && entry.bytes.every((byte) => Number.isInteger(byte) && byte >= 0 && byte < 256);
+  const isBytes =
+    Array.isArray(entry?.bytes) && entry.bytes.every((byte) => Number.isInteger(byte) && byte >= 0 && byte < 256);
   return isBytes ? { ...made, bytes: entry.bytes } : made;
 }
 
@@ -135,7 +137,10 @@ function list(value) {
 }
 
 function quoted(text) {
-  return text.split("\n").map((line) => `> ${line}`).join("\n");
+  return text
+    .split("\n")
+    .map((line) => `> ${line}`)
+    .join("\n");
 }
 
 function fenced(text, language = "") {

@@ -12,7 +12,7 @@ export class Tree {
    */
   constructor(messages = [], leaf = null) {
     this.byId = new Map(messages.map((message) => [message.id, message]));
-    this.leaf = this.byId.has(leaf) ? leaf : this.#newest([...this.byId.values()])?.id ?? null;
+    this.leaf = this.byId.has(leaf) ? leaf : (this.#newest([...this.byId.values()])?.id ?? null);
   }
 
   get(id) {
