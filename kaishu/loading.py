@@ -117,20 +117,14 @@ def load_model(
 ) -> LoadedModel:
     """Load a model; the other arguments are those of LLM.
 
-    sequences: so many requests of the whole context have room for their keys and values at once; where all are shorter,
-               more have
+    sequences: so many requests of the whole context have room for their keys and values at once; of shorter ones more
     raises: KaishuError of the kind that says what is wrong with the model's files, or InvalidParameterError
     """
     say = say or _say_on_stderr
-    if threads is not None:
-        _check_integer("threads", threads, 1, MAX_THREADS)
-    _check_integer("sequences", sequences, 1, MAX_SEQUENCES)
-    if draft is not None and not speculation:
-        raise InvalidParameterError("speculation", speculation, "True with a draft, which does nothing but guess")
+    _check_arguments(threads, sequences, draft, speculation)
     checkpoint = with_adapters(open_checkpoint(resolve(str(model), progress=progress)), lora)
-    config = checkpoint.config
+    config, tokenizer = checkpoint.config, tokenizer_of(checkpoint)
     context = _checked_context(context_tokens, config.max_position_embeddings)
-    tokenizer = tokenizer_of(checkpoint)
     choice = choose(config, executor, weights, head, device, kv=kv, formats=quantised_formats(checkpoint))
     notes: tuple[str, ...] = checkpoint.notes
     guessing = None
@@ -168,6 +162,15 @@ def load_model(
 def _identity(checkpoint: Checkpoint, choice: Choice) -> bytes:
     said = f"{checkpoint.identity} {choice.executor} {choice.weights} {choice.kv} {choice.device}"
     return hashlib.sha256(said.encode()).digest()
+
+
+def _check_arguments(threads: int | None, sequences: int, draft: object, speculation: bool) -> None:
+    """What can be said before the model's files are there."""
+    if threads is not None:
+        _check_integer("threads", threads, 1, MAX_THREADS)
+    _check_integer("sequences", sequences, 1, MAX_SEQUENCES)
+    if draft is not None and not speculation:
+        raise InvalidParameterError("speculation", speculation, "True with a draft, which does nothing but guess")
 
 
 def _check_integer(field: str, value: object, low: int, high: int, *, limit: str = "") -> None:
