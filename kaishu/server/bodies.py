@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request
@@ -18,6 +20,7 @@ from kaishu.server.refusals import RefusedError, too_large
 from kaishu.server.settings import ServerSettings
 
 _PARSED_AT_ONCE_BYTES = 64 << 10  # what parses in about a millisecond; more goes to a thread
+_DISCARDED_BYTES, _DISCARD_S = 256 << 20, 1.0  # of a body that is too large, at most
 MAX_VALUES = 1_000_000  # a value takes up to a hundred bytes of memory, and two of the body
 MAX_DEPTH = 128  # what messages, tools and schemas may be is less; so nothing that recurses over values gets too deep
 
@@ -61,14 +64,31 @@ async def json_body(request: Request, settings: ServerSettings) -> Any:
 async def _read(request: Request, most_bytes: int) -> bytes:
     said = request.headers.get("content-length", "")
     if said.isdigit() and len(said) < 20 and int(said) > most_bytes:
+        if "expect" not in request.headers:  # who asks first has sent nothing yet
+            await _discard(request.stream())
         raise _closing(too_large("The body", int(said), most_bytes))
     chunks, size = [], 0
-    async for chunk in request.stream():
+    stream = request.stream()
+    async for chunk in stream:
         size += len(chunk)
         if size > most_bytes:
+            chunks.clear()
+            await _discard(stream)
             raise _closing(too_large("The body", size, most_bytes))
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+async def _discard(stream: AsyncIterator[bytes]) -> None:
+    """Take in some of what is still to come: a connection that is closed before loses the answer on its way, and most
+    clients read none before they have sent everything."""
+    size = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_S):
+            async for chunk in stream:
+                size += len(chunk)
+                if size > _DISCARDED_BYTES:
+                    return
 
 
 def _closing(refusal: RefusedError) -> RefusedError:

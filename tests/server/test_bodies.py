@@ -141,6 +141,14 @@ def test_a_body_over_the_limit_is_refused_whether_or_not_it_says_its_size(script
     assert ask(server).status_code == 200
 
 
+def test_who_sends_far_too_much_still_gets_the_answer(tiny):
+    """Also a client that reads nothing before it has sent everything, over a connection that is closed then."""
+    content = b"x" * (64 << 20)
+    for _ in range(3):
+        refused(ask(tiny, content), 413, "body_too_large")
+        refused(ask(tiny, iter([content[: 8 << 20]] * 4)), 413, "body_too_large")
+
+
 def test_a_large_body_is_read_in_a_thread(tiny, monkeypatch):
     """So that nobody else waits for it."""
     threads = set()
