@@ -21,7 +21,6 @@ from typing import Any
 from kaishu.engine.deep_stack import deeply
 from kaishu.engine.grammar_refusals import name_refused
 from kaishu.errors import InvalidRequestError, shown
-from kaishu.output_format import MAX_VALUES
 
 Json = dict[str, Any]
 
@@ -39,6 +38,7 @@ KEYWORDS = SCHEMA | SCHEMA_LISTS | SCHEMA_MAPS | COUNTS | NUMBERS | OTHERS
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 MAX_COUNT = 1_000_000
+MAX_IN_PLACE = 5_000  # schemas that references in oneOf are replaced with
 MAX_LEVELS = 10_000  # of a schema and all that it refers to; deep_stack.py has room for them
 MAX_EXACT = 2**53  # beyond it, llguidance's float64 would move a bound or a constant
 MAX_MULTIPLE = 10_000  # multipleOf without its point: its automaton has a state for each remainder
@@ -141,19 +141,19 @@ def _refused(field: str, path: str, why: str, hint: str | None = None) -> Invali
 
 
 class _SchemaReader:
-    """One walk over a schema. `num_made` bounds what putting references in place can blow it up to."""
+    """One walk over a schema. `num_in_place` bounds what putting references in place can blow it up to."""
 
     def __init__(self, root: Json, field: str, root_path: str) -> None:
         self.root = root
         self.field = field
         self.root_path = root_path
-        self.num_made = 0
+        self.num_in_place = 0
         self.open_refs: list[str] = []
 
     def read(self, schema: object, path: str) -> Json | bool:
         """One schema and all within it. Recursion is bounded by OutputFormat's depth, times references put in place."""
-        self.num_made += 1
-        if self.num_made > MAX_VALUES or len(self.open_refs) > 16:
+        self.num_in_place += bool(self.open_refs)
+        if self.num_in_place > MAX_IN_PLACE or len(self.open_refs) > 16:
             raise self.refused(path, "holds too much once the references in its oneOf are put in place")
         if isinstance(schema, bool):
             return schema

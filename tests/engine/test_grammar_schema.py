@@ -333,3 +333,9 @@ def test_a_schema_that_is_deep_by_its_references_is_refused():
     chain = {f"a{i}": {"items": {"items": {"items": {"$ref": f"#/$defs/a{i + 1}"}}}} for i in range(MAX_LEVELS // 4)}
     with pytest.raises(InvalidRequestError, match="here: # nests too deep with its references: beyond 10,000 levels"):
         supported_schema({"$ref": "#/$defs/a0", "$defs": {**chain, f"a{len(chain)}": {}}}, field="here")
+
+
+def test_references_in_place_that_double_at_each_step_are_refused():
+    doubling = {f"a{i}": {"oneOf": [{"$ref": f"#/$defs/a{i - 1}"}] * 2} for i in range(1, 15)}
+    with pytest.raises(InvalidRequestError, match="holds too much once the references in its oneOf are put in place"):
+        supported_schema({"$ref": "#/$defs/a14", "$defs": {"a0": {"type": "null"}, **doubling}}, field="here")
