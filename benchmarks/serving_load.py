@@ -17,6 +17,7 @@ import numpy as np
 
 OUTPUT_SPEED = "output_tokens_per_second"
 TOTAL_SPEED = "total_tokens_per_second"
+REQUEST_SPEEDS = ("request_speed_median", "request_speed_p5")
 WALL = "wall_seconds"
 TITLES: Mapping[str, str] = MappingProxyType(
     {
@@ -24,13 +25,17 @@ TITLES: Mapping[str, str] = MappingProxyType(
         TOTAL_SPEED: "prompt and output tokens/s",
         "first_token_median_seconds": "first token after, s, median",
         "first_token_p95_seconds": "first token after, s, 95th percentile",
+        "token_median_ms": "time per token of a request, ms, median",
+        "token_p95_ms": "time per token of a request, ms, 95th percentile",
+        "request_speed_median": "a request's tokens/s, its wait included, median",
+        "request_speed_p5": "a request's tokens/s, its wait included, 5th percentile",
         "gap_median_ms": "gap between tokens, ms, median",
         "gap_p95_ms": "gap between tokens, ms, 95th percentile",
         "gap_max_ms": "gap between tokens, ms, longest",
         WALL: "first arrival to last token, s",
     }
 )
-COSTS = tuple(measure for measure in TITLES if measure not in (OUTPUT_SPEED, TOTAL_SPEED))
+COSTS = tuple(measure for measure in TITLES if measure not in (OUTPUT_SPEED, TOTAL_SPEED, *REQUEST_SPEEDS))
 _WARM_UP = 4
 
 
@@ -167,12 +172,20 @@ def values(requests: Sequence[Request], record: Record) -> dict[str, float]:
     """The measures. return: a value for each of TITLES
 
     A first token's time counts from the request's arrival, so also what it waited while the engine was in a step. A gap
-    lies between two deliveries of a request: tokens that come together have none between them.
+    lies between two deliveries of a request: tokens that come together have none between them. The time per token is of
+    all but a request's first: from that one to the last, over their number.
     """
     first = [record.deliveries[r.number][0][0] - r.arrival for r in requests]
     gaps = [np.diff([when for when, _ in record.deliveries[r.number]]) for r in requests]
     between = np.concatenate(gaps) * 1000
     between = between if len(between) else np.zeros(1)
+    last = [record.deliveries[r.number][-1][0] - r.arrival for r in requests]
+    per_token = [
+        (end - begin) / (r.output_tokens - 1) * 1000
+        for r, begin, end in zip(requests, first, last, strict=True)
+        if r.output_tokens > 1
+    ] or [0.0]
+    speeds = [r.output_tokens / end for r, end in zip(requests, last, strict=True)]
     output = sum(r.output_tokens for r in requests)
     prompt = sum(len(r.prompt) for r in requests)
     measured = (
@@ -180,6 +193,10 @@ def values(requests: Sequence[Request], record: Record) -> dict[str, float]:
         (prompt + output) / record.wall_seconds,
         float(np.median(first)),
         float(np.percentile(first, 95)),
+        float(np.median(per_token)),
+        float(np.percentile(per_token, 95)),
+        float(np.median(speeds)),
+        float(np.percentile(speeds, 5)),
         float(np.median(between)),
         float(np.percentile(between, 95)),
         float(between.max()),

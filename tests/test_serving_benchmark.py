@@ -113,6 +113,10 @@ def test_requests_are_handed_over_when_they_have_arrived_and_their_wait_counts(s
         "total_tokens_per_second": pytest.approx(21 / 110),
         "first_token_median_seconds": 10,
         "first_token_p95_seconds": pytest.approx(10 + 0.9 * 8),  # of 10, 10 and 18
+        "token_median_ms": pytest.approx(20_000 / 3),  # of 20 seconds for two tokens, and 10 for three
+        "token_p95_ms": pytest.approx(10_000 / 3 + 0.95 * 20_000 / 3),
+        "request_speed_median": pytest.approx(0.1),  # of 3 tokens in 30 seconds, 4 in 28 and 1 in 10
+        "request_speed_p5": pytest.approx(0.1),
         "gap_median_ms": 10_000,
         "gap_p95_ms": 10_000,
         "gap_max_ms": 10_000,
