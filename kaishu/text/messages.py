@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kaishu.errors import InvalidMessagesError, shown
+from kaishu.errors import InvalidMessagesError, shortened, shown
 from kaishu.text.encodable import find_unencodable
 
 Json = dict[str, Any]
@@ -89,7 +89,7 @@ def clean_json(value: object, path: str, depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
         return [clean_json(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
     if isinstance(value, Mapping):
-        return {_key(key, path): clean_json(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+        return {_key(key, path): clean_json(item, f"{path}.{shortened(key)}", depth + 1) for key, item in value.items()}
     raise _invalid(path, f"is {_kind(value)}", "JSON: an object, list, string, number, true, false or null")
 
 
@@ -99,7 +99,7 @@ def _message(message: object, path: str) -> Json:
     given = {_key(key, path): value for key, value in message.items() if value is not None}
     for key, value in given.items():
         if key not in FIELDS and value not in ([], {}, ""):
-            raise _invalid(f"{path}.{key}", "is not a field of a message", ", ".join(FIELDS))
+            raise _invalid(f"{path}.{shortened(key)}", "is not a field of a message", ", ".join(FIELDS))
     role = given.get("role")
     if role not in ROLES:
         found = "is missing" if role is None else f"is {shown(role)}"

@@ -234,6 +234,20 @@ def test_the_type_of_a_call_may_be_left_out_or_null():
         assert clean_messages([ASK, message])[1]["tool_calls"][0]["type"] == "function"
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "a", "x" * 100_000: 1},
+        {"role": "tool", "content": {"x" * 100_000: float("nan")}},
+        {"role": "x" * 100_000, "content": "a"},
+    ],
+)
+def test_errors_stay_short(message):
+    with pytest.raises(InvalidMessagesError) as caught:
+        clean_messages([message])
+    assert len(str(caught.value)) < 500 and len(caught.value.field) < 200
+
+
 def test_parts_and_tools_have_bounds():
     part = {"type": "text", "text": "a"}
     assert clean_messages([{"role": "user", "content": [part] * MAX_PARTS}])[0]["content"] == "a" * MAX_PARTS
