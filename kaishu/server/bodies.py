@@ -67,7 +67,8 @@ async def _read(request: Request, most_bytes: int) -> bytes:
         if "expect" not in request.headers:  # who asks first has sent nothing yet
             await _discard(request.stream())
         raise _closing(too_large("The body", int(said), most_bytes))
-    chunks, size = [], 0
+    chunks: list[bytes] = []
+    size = 0
     stream = request.stream()
     async for chunk in stream:
         size += len(chunk)

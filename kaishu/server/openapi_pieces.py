@@ -133,9 +133,13 @@ _TOOL: Json = {
 SHARED_SCHEMAS: Pieces = {"TextPart": _TEXT_PART, "ToolCall": _FUNCTION_CALL, "Message": _MESSAGE, "Tool": _TOOL}
 
 _SCHEMA_FORMAT = an_object(
-    {"name": TEXT, "schema": OBJECT, "strict": _truth("Kept to in any case.")}, ("name", "schema")
+    {
+        "name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"},
+        "schema": OBJECT,
+        "strict": _truth("Kept to in any case."),
+    },
+    ("name", "schema"),
 )
-_SCHEMA_FORMAT["properties"]["name"] = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
 FURTHER_FORMATS = (
     an_object({"type": {"const": "regex"}, "regex": SOME_TEXT}, ("type", "regex")),
     an_object({"type": {"const": "lark"}, "lark": SOME_TEXT}, ("type", "lark")),
