@@ -101,9 +101,11 @@ class Conversation:
             found = "is encrypted by another server, which alone can read it"
             hint = "Leave out what other servers thought, or give it as content."
             raise _refused(f"{path}.encrypted_content", found, "null", hint)
-        place = "content" if item.get("content") else "summary"
-        kind = "reasoning_text" if place == "content" else "summary_text"
-        text = "\n\n".join(_texts(item.get(place) or [], f"{path}.{place}", (kind,)))
+        kinds = {"content": "reasoning_text", "summary": "summary_text"}
+        given = {place: [] if item.get(place) is None else item[place] for place in kinds}
+        texts = {place: _texts(given[place], f"{path}.{place}", (kind,)) for place, kind in kinds.items()}
+        place = "content" if texts["content"] else "summary"
+        text = "\n\n".join(texts[place])
         if not text:
             return
         thought_before = self._begin_unless_open(path).get("reasoning_content")

@@ -17,7 +17,14 @@ RESULT = {"type": "function_call_output", "call_id": "1", "output": "a"}
 USE = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
 WRONG = {
     "/v1/responses": {
-        "input": [[], [{}], [{"type": "image"}], [{"role": "robot", "content": "a"}], 1],
+        "input": [
+            [],
+            [{}],
+            [{"type": "image"}],
+            [{"type": "reasoning", "content": {}}],
+            [{"role": "robot", "content": "a"}],
+            1,
+        ],
         "max_output_tokens": [0],
         "tools": [1, [{"type": "web_search"}], [{"type": "function"}]],
         "tool_choice": ["must", {"type": "function"}],
