@@ -77,7 +77,7 @@ _CONTENT: Json = {"anyOf": [TEXT, a_list({"$ref": "#/components/schemas/TextPart
 _FUNCTION_NAME: Json = {"type": "string", "minLength": 1, "pattern": r'^[^"\\\x00-\x1f]+$'}
 _FUNCTION_CALL = an_object(
     {
-        "id": TEXT,
+        "id": {},
         "type": {"const": "function"},
         "function": an_object(
             {"name": _FUNCTION_NAME, "arguments": {"type": ["string", "object"], "description": "JSON, an object."}},
