@@ -13,18 +13,20 @@ from collections.abc import Callable
 from typing import TypeVar
 
 STACK_BYTES = 512 << 20
+_STARTING = threading.Lock()  # the size belongs to the process: two at a time would each set back what the other set
 
 T = TypeVar("T")
 
 
 def start_deep(target: Callable[[], object], name: str) -> threading.Thread:
     """Start a daemon thread that has a deep stack."""
-    before = threading.stack_size(STACK_BYTES)  # of all threads that are started until it is set back: no harm
-    try:
-        thread = threading.Thread(target=target, name=name, daemon=True)
-        thread.start()
-    finally:
-        threading.stack_size(before)
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    with _STARTING:
+        before = threading.stack_size(STACK_BYTES)  # of all threads that are started until it is set back: no harm
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(before)
     return thread
 
 

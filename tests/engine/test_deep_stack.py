@@ -33,6 +33,23 @@ def test_other_threads_get_the_stack_that_they_had() -> None:
     assert threading.stack_size() == before != STACK_BYTES
 
 
+def test_many_that_start_at_once_leave_the_size_as_it_was() -> None:
+    before = threading.stack_size()
+    together = threading.Barrier(8)
+
+    def start() -> None:
+        together.wait(60)
+        for _ in range(50):
+            start_deep(lambda: None, "deep").join()
+
+    starting = [threading.Thread(target=start) for _ in range(8)]
+    for thread in starting:
+        thread.start()
+    for thread in starting:
+        thread.join(60)
+    assert threading.stack_size() == before
+
+
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_long_chain_does_not_end_the_process(name: str) -> None:
     program = f"""

@@ -174,7 +174,9 @@ def test_a_reader_that_is_cancelled_ends_all(run):
     async def test(engine: Engine, executor: SteadyExecutor) -> None:
         executor.step_seconds = 0.002
         task = asyncio.create_task(texts(engine, [job(i, max_tokens=900) for i in range(4)]))
-        reading = asyncio.create_task(rows_of(engine, [Read([1] * 900, "last_hidden")] * 10, SETTINGS, lambda row: row))
+        reading = asyncio.create_task(
+            rows_of(engine, [Read([1] * 900, "last_hidden")] * 200, SETTINGS, lambda row: row)
+        )
         await asyncio.sleep(0.05)
         for one in (task, reading):
             one.cancel()
