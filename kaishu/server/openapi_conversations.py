@@ -41,7 +41,13 @@ _ITEM: Json = {
             ("role", "content"),
         ),
         an_object(
-            {"type": {"const": "function_call"}, "call_id": TEXT, "name": SOME_TEXT, "arguments": TEXT, **_LABELS},
+            {
+                "type": {"const": "function_call"},
+                "call_id": TEXT,
+                "name": SOME_TEXT,
+                "arguments": {"type": ["string", "object"]},
+                **_LABELS,
+            },
             ("type", "call_id", "name", "arguments"),
         ),
         an_object(
