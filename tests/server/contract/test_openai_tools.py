@@ -68,9 +68,9 @@ def test_without_a_choice_of_tools_calls_are_text(saying):
 @pytest.mark.parametrize(
     "choice, names",
     [
-        ("required", {"get_weather", "get_time"}),
-        ({"type": "function", "function": {"name": "get_weather"}}, {"get_weather"}),
-        ({"type": "function", "function": {"name": "get_time"}}, {"get_time"}),
+        ("required", ["get_weather", "get_time"]),
+        ({"type": "function", "function": {"name": "get_weather"}}, ["get_weather"]),
+        ({"type": "function", "function": {"name": "get_time"}}, ["get_time"]),
     ],
     ids=str,
 )
