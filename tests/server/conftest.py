@@ -76,7 +76,7 @@ class LiveServer:
 def live(load: Load, settings: ServerSettings, *, waits: bool = True) -> Iterator[LiveServer]:
     """waits: until the model is loaded"""
     app = create_app(settings, load)
-    with socket.socket() as listening:
+    with socket.socket(proto=socket.IPPROTO_TCP) as listening:
         # Connections inherit it: of what a client doesn't read little is taken by the kernel.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32 << 10)
         listening.bind(("127.0.0.1", 0))

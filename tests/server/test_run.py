@@ -305,3 +305,13 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
     while not condition():
         assert time.monotonic() < end, "it didn't come about"
         time.sleep(0.01)
+
+
+def test_listening_sockets_are_known_to_be_of_tcp():
+    """Else asyncio lets the system collect small packets, and each answer takes 40 ms."""
+    sockets = listening_sockets("127.0.0.1", 0)
+    try:
+        assert [one.proto for one in sockets] == [socket.IPPROTO_TCP]
+    finally:
+        for one in sockets:
+            one.close()
