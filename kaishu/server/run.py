@@ -172,8 +172,8 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
     problem: OSError | None = None
     for family, _, _, _, address in dict.fromkeys(found):
         at = sockets[0].getsockname()[1] if sockets and port == 0 else port
-        # asyncio sends small packets at once (TCP_NODELAY) only where a socket says that it is of TCP; without that, the
-        # second of two writes waits for 40 ms.
+        # asyncio sends small packets at once (TCP_NODELAY) only where a socket says that it is of TCP; else the second
+        # of two writes waits for 40 ms.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
