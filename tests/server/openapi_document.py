@@ -29,3 +29,24 @@ def check_answer(answer: httpx.Response, path: str, method: str = "post") -> Non
     said = DOCUMENT["paths"][path][method]["responses"][str(answer.status_code)]
     schema = said["content"][answer.headers["content-type"]]["schema"]
     jsonschema.validate(answer.json(), {**schema, "components": DOCUMENT["components"]})
+
+
+def check_refused(client: httpx.Client, path: str, right: dict[str, Any], name: str, values: list[Any]) -> None:
+    """Bodies that differ from a right one in a field which the document forbids are refused, in the document's form."""
+    assert is_valid(right, path)
+    for value in values:
+        body = {**right, name: value}
+        assert not is_valid(body, path), body
+        answer = client.post(path, json=body)
+        assert answer.status_code in (400, 404), body
+        check_answer(answer, path)
+
+
+def check_answered(client: httpx.Client, path: str, right: dict[str, Any], name: str, values: list[Any]) -> None:
+    """Bodies that differ from a right one in a field which the document allows are answered."""
+    for value in values:
+        body = {**right, name: value}
+        assert is_valid(body, path), body
+        answer = client.post(path, json=body)
+        assert answer.status_code == 200, (body, answer.text)
+        check_answer(answer, path)
