@@ -36,6 +36,7 @@ def test_an_answer_that_the_page_was_closed_on_keeps_what_was_said(chat: ChatPag
     model.says("One two three. Four five six.", hold_before="Four")
     chat.send("Count")
     expect(chat.answers).to_contain_text("three.")
+    expect(chat.window.locator("#conversations")).to_contain_text("Count")  # it is kept
     chat.window.reload()
     model.go_on()
     server.wait_until_idle()

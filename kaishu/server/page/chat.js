@@ -49,6 +49,7 @@ export class Chat {
     this.store = store;
     this.options = options;
     this.hooks = hooks;
+    this.isLeaving = false; // the page is being closed, and the browser cuts off what runs
   }
 
   /** Add a message of the person's and have it answered. */
@@ -137,6 +138,7 @@ export class Chat {
       const body = requestBody(session.conversation.settings, model, path, recordsTokens);
       await this.#gather(session, gathering, chatChunks(body, controller.signal));
     } catch (problem) {
+      if (this.isLeaving) return; // what was saved last says that it isn't whole
       this.#ended(session, message, problem);
     }
     message.finish ??= "stop";

@@ -86,6 +86,12 @@ class Page {
       if (this.session.run) this.chat.stop(this.session);
       else this.drawers.closeAll();
     });
+    window.addEventListener("pagehide", () => {
+      this.chat.isLeaving = true;
+    });
+    window.addEventListener("pageshow", () => {
+      this.chat.isLeaving = false;
+    });
     document.addEventListener("visibilitychange", () => {
       if (!document.hidden) this.#list(); // another tab may have changed it
     });
