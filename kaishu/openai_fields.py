@@ -8,12 +8,12 @@ openai_requests.py and openai_embeddings.py. Null is everywhere what leaving the
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kaishu.errors import InvalidParameterError, InvalidRequestError
+from kaishu.errors import InvalidParameterError, InvalidRequestError, shortened
 from kaishu.json_fields import shown
 
 
@@ -39,6 +39,7 @@ class Field:
 _READ, _OURS = Field("read"), Field("read", is_ours=True)
 _TEXT, _OBJECT = Field("noted", kind=str), Field("noted", kind=dict)
 _KINDS: Mapping[type, str] = {str: "a string", dict: "an object"}
+MOST_UNKNOWN = 400  # more than a header of warnings has room for
 
 _GENERATION: Mapping[str, Field] = {
     "model": _READ,
@@ -116,6 +117,37 @@ EMBEDDING_FIELDS: Mapping[str, Field] = {
 }
 
 
+class UnknownFields:
+    """Fields that the API doesn't have, wherever in a body they stand.
+
+    are_allowed: they are left unread and noted, to be warned of; otherwise the first of them is an error
+    places:      of those that were noted, the first MOST_UNKNOWN
+    """
+
+    def __init__(self, *, are_allowed: bool = False) -> None:
+        self.are_allowed, self.places = are_allowed, list[str]()
+
+    def check(self, value: Mapping[str, Any], allowed: Collection[str], path: str = "") -> None:
+        """Look at an object's keys. path: where it stands; "" for the body itself
+
+        raises: InvalidRequestError, naming the first that is none of those allowed
+        """
+        for name in value:
+            if name in allowed:
+                continue
+            place = f"{path}.{shortened(name)}" if path else name
+            if not self.are_allowed:
+                near = difflib.get_close_matches(name, allowed, n=1)
+                where = f"in {path}" if path else "here"
+                raise InvalidRequestError(
+                    f"There is no field {shown(name)} {where}; allowed: {', '.join(allowed)}.",
+                    field=place,
+                    hint=f"Did you mean {near[0]}?" if near else None,
+                )
+            if len(self.places) < MOST_UNKNOWN:
+                self.places.append(place)
+
+
 def read_fields(
     body: object, table: Mapping[str, Field], *, allow_unknown: bool = False
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -126,29 +158,33 @@ def read_fields(
     return:        the fields that are read, as far as they are given and not null; the names of the unknown ones
     raises:        InvalidRequestError and InvalidParameterError, naming the field
     """
-    if not isinstance(body, Mapping):
-        raise InvalidParameterError("body", body, "a JSON object, {...}")
-    unknown = tuple(name for name in body if name not in table)
-    if unknown and not allow_unknown:
-        near = difflib.get_close_matches(unknown[0], table, n=1)
-        raise InvalidRequestError(
-            f"There is no field {shown(unknown[0])} here; allowed: {', '.join(table)}.",
-            field=unknown[0],
-            hint=f"Did you mean {near[0]}?" if near else None,
-        )
+    unknown = UnknownFields(are_allowed=allow_unknown)
+    return read_object(body, "", table, unknown), tuple(unknown.places)
+
+
+def read_object(value: object, path: str, table: Mapping[str, Field], unknown: UnknownFields) -> dict[str, Any]:
+    """Take an object inside a body apart.
+
+    path:   where it stands; "" for the body itself
+    return: the fields that are read, as far as they are given and not null
+    raises: InvalidRequestError and InvalidParameterError, naming the field's place
+    """
+    if not isinstance(value, Mapping):
+        raise InvalidParameterError(path or "body", value, f"{'an' if path else 'a JSON'} object, {{...}}")
+    unknown.check(value, table, path)
     found: dict[str, Any] = {}
     for name, field in table.items():
-        value = body.get(name)
-        if value is None:
+        given, place = value.get(name), f"{path}.{name}" if path else name
+        if given is None:
             continue
         if field.use == "read":
-            found[name] = value
-        elif field.use == "noted" and not isinstance(value, field.kind or object):
-            raise InvalidParameterError(name, value, _KINDS[field.kind or str])
-        elif field.use == "neutral" and not any(_is_same(value, neutral) for neutral in field.neutral):
+            found[name] = given
+        elif field.use == "noted" and not isinstance(given, field.kind or object):
+            raise InvalidParameterError(place, given, _KINDS[field.kind or str])
+        elif field.use == "neutral" and not any(_is_same(given, neutral) for neutral in field.neutral):
             allowed = ", ".join([*(shown(neutral) for neutral in field.neutral), "null"])
-            raise InvalidParameterError(name, value, allowed, hint=field.instead)
-    return found, unknown
+            raise InvalidParameterError(place, given, allowed, hint=field.instead)
+    return found
 
 
 def _is_same(value: object, neutral: object) -> bool:

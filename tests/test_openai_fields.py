@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from kaishu.errors import ContextLengthError, InvalidParameterError, InvalidRequestError
-from kaishu.openai_fields import CHAT_FIELDS, COMPLETION_FIELDS, EMBEDDING_FIELDS, read_fields, spelt
+from kaishu.openai_fields import (
+    CHAT_FIELDS,
+    COMPLETION_FIELDS,
+    EMBEDDING_FIELDS,
+    MOST_UNKNOWN,
+    Field,
+    UnknownFields,
+    read_fields,
+    read_object,
+    spelt,
+)
 
 # What OpenAI's API has: the parameter types of its own Python client, version 3.57.
 OPENAI_CHAT = """
@@ -112,3 +122,18 @@ def test_other_errors_keep_their_words():
     with pytest.raises(ContextLengthError, match=r"^The prompt has") as long, spelt({"prompt": "messages"}):
         raise ContextLengthError(9, 8)
     assert long.value.field == "messages"
+
+
+def test_unknown_fields_of_objects_inside_a_body_are_noted_with_their_places_or_refused():
+    table = {"type": Field("read"), "format": Field("neutral", ("a",))}
+    unknown = UnknownFields(are_allowed=True)
+    assert read_object({"type": 1, "typ": None, "x" * 200: 2}, "text[1]", table, unknown) == {"type": 1}
+    assert unknown.places[0] == "text[1].typ" and len(unknown.places) == 2 and len(unknown.places[1]) < 100
+    with pytest.raises(InvalidRequestError, match=r"no field \"typ\" in text\[1\]; (.|\n)*mean type\?") as caught:
+        read_object({"type": 1, "typ": None}, "text[1]", table, UnknownFields())
+    assert caught.value.field == "text[1].typ"
+    with pytest.raises(InvalidParameterError, match=r"^text\[1\].format is 'b'"):
+        read_object({"format": "b"}, "text[1]", table, unknown)
+    for _ in range(MOST_UNKNOWN):
+        unknown.check({"y": 1}, table, "text[2]")
+    assert len(unknown.places) == MOST_UNKNOWN
