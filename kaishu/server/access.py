@@ -1,5 +1,7 @@
 """Every request's record: an id at its beginning, a line in the log and a count at its end.
 
+Only probes (/health, /ready) that find all well have no line: they come every few seconds and would hide the others.
+
 Owns these, and what becomes of a bug: whatever escapes from the layers below is logged here with the request's id and
 answered with a 500 that says nothing of it. The outermost layer. Who may come in is gate.py's matter.
 
@@ -30,6 +32,7 @@ ANTHROPIC_REQUEST_ID = "request-id"  # where Anthropic's clients look for it
 MOST_LOGGED_BYTES = 64 << 10  # of a body, where bodies are logged
 _WORD = re.compile(r"[\w.:/+-]+", re.ASCII)
 _SANE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PROBES = ("/health", "/ready")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _LOG = logging.getLogger("kaishu.access")
 
@@ -73,6 +76,8 @@ class Access:
         status = scope.get("kaishu.status") or record.status or 500
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._metrics.count_http(method, path_label(scope), status, seconds)
+        if scope["path"] in _PROBES and status < 400:
+            return
         state = scope["state"]
         fields: dict[str, Any] = {
             "status": status,

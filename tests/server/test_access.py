@@ -49,7 +49,9 @@ def only(log: LogLines, server: LiveServer) -> dict[str, Any]:
 
 def test_each_request_gets_an_id_of_its_own(start: Start, log: LogLines) -> None:
     server = start()
-    made = [server.client.get(path).headers[REQUEST_ID] for path in ("/health", "/v1/models", "/nothing") for _ in "ab"]
+    made = [
+        server.client.get(path).headers[REQUEST_ID] for path in ("/tokenize", "/v1/models", "/nothing") for _ in "ab"
+    ]
     assert len(set(made)) == 6 and all(re.fullmatch(r"[0-9a-f]{32}", one) for one in made)
     assert [line["id"] for line in log.requests] == made
 
@@ -57,7 +59,7 @@ def test_each_request_gets_an_id_of_its_own(start: Start, log: LogLines) -> None
 @pytest.mark.parametrize("said", ["abc-DEF_123", "x", "a" * 64])
 def test_a_sane_id_is_taken_over(start: Start, log: LogLines, said: str) -> None:
     server = start()
-    assert server.client.get("/health", headers={"X-Request-Id": said}).headers[REQUEST_ID] == said
+    assert server.client.get("/v1/models", headers={"X-Request-Id": said}).headers[REQUEST_ID] == said
     assert only(log, server)["id"] == said
 
 
@@ -143,6 +145,22 @@ def test_what_a_client_sends_cannot_forge_a_line(start: Start, log: LogLines) ->
     assert all(re.match(r"\d{4}-\d\d-\d\d [\d:.]{12} INFO  access: \d{3} [A-Za-z]+ /", line) for line in lines)
     assert not any("2026-01-01" in line[:20] for line in lines)
     assert all(line.isascii() and json.loads(line) for line in log.text.splitlines())
+
+
+def test_probes_have_a_line_only_if_they_fail(start: Start, log: LogLines) -> None:
+    server = start()
+    for path in ("/health", "/ready"):
+        assert server.client.get(path).status_code == 200
+        assert server.client.post(path).status_code == 405
+    server.life.state = "draining"
+    assert server.client.get("/health").status_code == 200 and server.client.get("/ready").status_code == 503
+    assert [(line["method"], line["path"], line["status"]) for line in log.requests] == [
+        ("POST", "/health", 405),
+        ("POST", "/ready", 405),
+        ("GET", "/ready", 503),
+    ]
+    counted = server.life.metrics.text().decode()
+    assert 'kaishu_http_requests_total{method="GET",path="/health",status="200"} 2.0' in counted
 
 
 # Bugs
