@@ -30,10 +30,10 @@ from kaishu.server.messages_fields import (
     members,
 )
 from kaishu.server.messages_history import History, Json, system_text
+from kaishu.text.messages import MAX_TOOLS
 
 Made = TypeVar("Made")
 MAX_TOKENS = 2**31 - 1
-MAX_TOOLS = 2048
 _SAMPLING = ("temperature", "top_p", "top_k")
 # Tokens of thought for each effort, where the thought adapts; None: as many as it likes.
 THOUGHT_OF_EFFORT = {"low": 1024, "medium": 4096, "high": None, "xhigh": None, "max": None}

@@ -26,12 +26,18 @@ from kaishu.server.openapi_pieces import (
 from kaishu.server.responses_input import ROLES, TEXT_PARTS
 from kaishu.server.responses_requests import INCLUDABLE
 
+
+def an_open_object(properties: Json, required: tuple[str, ...] = ()) -> Json:
+    """An object whose further properties are left unread, with a warning."""
+    return an_object(properties, required, additionalProperties=True)
+
+
 _IGNORED: Json = {"annotations": {}, "logprobs": {}}  # of parts that were answers
-_PARTS = a_list(an_object({"type": {"enum": list(TEXT_PARTS)}, "text": TEXT, **_IGNORED}, ("type", "text")), 1)
+_PARTS = a_list(an_open_object({"type": {"enum": list(TEXT_PARTS)}, "text": TEXT, **_IGNORED}, ("type", "text")), 1)
 _LABELS: Json = {"id": {}, "status": {}}  # which nobody looks at
 _ITEM: Json = {
     "anyOf": [
-        an_object(
+        an_open_object(
             {
                 "type": {"const": "message"},
                 "role": {"enum": list(ROLES)},
@@ -40,7 +46,7 @@ _ITEM: Json = {
             },
             ("role", "content"),
         ),
-        an_object(
+        an_open_object(
             {
                 "type": {"const": "function_call"},
                 "call_id": TEXT,
@@ -50,7 +56,7 @@ _ITEM: Json = {
             },
             ("type", "call_id", "name", "arguments"),
         ),
-        an_object(
+        an_open_object(
             {
                 "type": {"const": "function_call_output"},
                 "call_id": TEXT,
@@ -59,18 +65,20 @@ _ITEM: Json = {
             },
             ("type", "call_id", "output"),
         ),
-        an_object(
+        an_open_object(
             {
                 "type": {"const": "reasoning"},
-                "summary": a_list(an_object({"type": {"const": "summary_text"}, "text": TEXT}, ("type", "text"))),
-                "content": a_list(an_object({"type": {"const": "reasoning_text"}, "text": TEXT}, ("type", "text"))),
+                "summary": a_list(an_open_object({"type": {"const": "summary_text"}, "text": TEXT}, ("type", "text"))),
+                "content": a_list(
+                    an_open_object({"type": {"const": "reasoning_text"}, "text": TEXT}, ("type", "text"))
+                ),
                 **_LABELS,
             },
             ("type",),
         ),
     ]
 }
-_SCHEMA_FORMAT = an_object(
+_SCHEMA_FORMAT = an_open_object(
     {
         "type": {"const": "json_schema"},
         "name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"},
@@ -79,7 +87,7 @@ _SCHEMA_FORMAT = an_object(
     },
     ("type", "name", "schema"),
 )
-_FUNCTION: Json = an_object(
+_FUNCTION: Json = an_open_object(
     {
         "type": {"const": "function"},
         "name": SOME_TEXT,
@@ -89,6 +97,8 @@ _FUNCTION: Json = an_object(
     },
     ("type", "name"),
 )
+
+_NAMED = an_open_object({"type": {"const": "function"}, "name": TEXT}, ("type", "name"))
 
 RESPONSES: Pieces = {
     "input": either(TEXT, a_list(_ITEM, 1), description="A text, or the whole conversation as items."),
@@ -102,7 +112,7 @@ RESPONSES: Pieces = {
         "description": "Only where include has log probabilities.",
     },
     "text": {
-        **an_object(
+        **an_open_object(
             {
                 "format": either(PLAIN_FORMAT, _SCHEMA_FORMAT, *FURTHER_FORMATS, description="Of the answer."),
                 "verbosity": {"const": "medium"},
@@ -111,7 +121,7 @@ RESPONSES: Pieces = {
         "description": "The form that the answer has to have.",
     },
     "reasoning": {
-        **an_object(
+        **an_open_object(
             {
                 "effort": {"enum": list(EFFORTS)},
                 "summary": {"enum": ["auto", "detailed"]},
@@ -124,7 +134,11 @@ RESPONSES: Pieces = {
     "tools": a_list(_FUNCTION, description="Functions that the model may call."),
     "tool_choice": either(
         {"enum": ["auto", "none", "required"]},
-        an_object({"type": {"const": "function"}, "name": TEXT}, ("type", "name")),
+        _NAMED,
+        an_open_object(
+            {"type": {"const": "allowed_tools"}, "mode": {"enum": ["auto", "required"]}, "tools": a_list(_NAMED, 1)},
+            ("type", "mode", "tools"),
+        ),
         description="Whether a function has to be called, or which.",
     ),
     "metadata": {
@@ -135,19 +149,19 @@ RESPONSES: Pieces = {
         "description": "Notes of the caller's own, which the answer repeats.",
     },
     "prompt_cache_options": {
-        **an_object({"mode": TEXT, "ttl": TEXT, "prewarm": {"const": False}}),
+        **an_open_object({"mode": TEXT, "ttl": TEXT, "prewarm": {"const": False}}),
         "description": "Changes nothing.",
     },
 }
 
-_CACHE = nullable(an_object({"type": {"const": "ephemeral"}, "ttl": {"enum": ["5m", "1h"]}}))
-_TEXT_BLOCK = an_object({"type": {"const": "text"}, "text": TEXT, "cache_control": _CACHE}, ("type", "text"))
+_CACHE = nullable(an_open_object({"type": {"const": "ephemeral"}, "ttl": {"enum": ["5m", "1h"]}}))
+_TEXT_BLOCK = an_open_object({"type": {"const": "text"}, "text": TEXT, "cache_control": _CACHE}, ("type", "text"))
 _TEXTS: Json = {"anyOf": [TEXT, a_list(_TEXT_BLOCK)]}
 _ASSISTANTS_BLOCK: Json = {
     "anyOf": [
         _TEXT_BLOCK,
-        an_object({"type": {"const": "thinking"}, "thinking": TEXT, "signature": TEXT}, ("type", "thinking")),
-        an_object(
+        an_open_object({"type": {"const": "thinking"}, "thinking": TEXT, "signature": TEXT}, ("type", "thinking")),
+        an_open_object(
             {"type": {"const": "tool_use"}, "id": TEXT, "name": SOME_TEXT, "input": OBJECT, "cache_control": _CACHE},
             ("type", "id", "name", "input"),
         ),
@@ -156,7 +170,7 @@ _ASSISTANTS_BLOCK: Json = {
 _USERS_BLOCK: Json = {
     "anyOf": [
         _TEXT_BLOCK,
-        an_object(
+        an_open_object(
             {
                 "type": {"const": "tool_result"},
                 "tool_use_id": TEXT,
@@ -170,14 +184,14 @@ _USERS_BLOCK: Json = {
 }
 _ANTHROPIC_MESSAGE: Json = {
     "anyOf": [
-        an_object(
+        an_open_object(
             {"role": {"const": "user"}, "content": {"anyOf": [TEXT, a_list(_USERS_BLOCK, 1)]}}, ("role", "content")
         ),
-        an_object(
+        an_open_object(
             {"role": {"const": "assistant"}, "content": {"anyOf": [TEXT, a_list(_ASSISTANTS_BLOCK)]}},
             ("role", "content"),
         ),
-        an_object({"role": {"const": "system"}, "content": _TEXTS}, ("role", "content")),
+        an_open_object({"role": {"const": "system"}, "content": _TEXTS}, ("role", "content")),
     ]
 }
 _DISPLAY: Json = {"enum": ["summarized", "omitted"]}
@@ -189,7 +203,7 @@ MESSAGES: Pieces = {
     "max_tokens": {**COMMON["max_tokens"], "maximum": 2**31 - 1},
     "stop_sequences": a_list(SOME_TEXT, 0, 64, description="Texts that end the answer."),
     "tools": a_list(
-        an_object(
+        an_open_object(
             {
                 "type": {"const": "custom"},
                 "name": SOME_TEXT,
@@ -204,29 +218,29 @@ MESSAGES: Pieces = {
         description="Functions that the model may call.",
     ),
     "tool_choice": either(
-        an_object({"type": {"enum": ["auto", "any"]}, **_SINGLE}, ("type",)),
-        an_object({"type": {"const": "tool"}, "name": TEXT, **_SINGLE}, ("type", "name")),
-        an_object({"type": {"const": "none"}}, ("type",)),
+        an_open_object({"type": {"enum": ["auto", "any"]}, **_SINGLE}, ("type",)),
+        an_open_object({"type": {"const": "tool"}, "name": TEXT, **_SINGLE}, ("type", "name")),
+        an_open_object({"type": {"const": "none"}}, ("type",)),
         description="Whether a function has to be called, or which.",
     ),
     "thinking": either(
-        an_object(
+        an_open_object(
             {"type": {"const": "enabled"}, "budget_tokens": COMMON["max_tokens"], "display": _DISPLAY},
             ("type", "budget_tokens"),
         ),
-        an_object({"type": {"const": "adaptive"}, "display": _DISPLAY}, ("type",)),
-        an_object({"type": {"const": "disabled"}}, ("type",)),
+        an_open_object({"type": {"const": "adaptive"}, "display": _DISPLAY}, ("type",)),
+        an_open_object({"type": {"const": "disabled"}}, ("type",)),
         description="Whether the model thinks before it answers, and for how many tokens.",
     ),
     "output_config": {
-        **an_object(
+        **an_open_object(
             {
                 "effort": {"enum": list(THOUGHT_OF_EFFORT)},
-                "format": an_object({"type": {"const": "json_schema"}, "schema": OBJECT}, ("schema",)),
+                "format": an_open_object({"type": {"const": "json_schema"}, "schema": OBJECT}, ("schema",)),
             }
         ),
         "description": "The form that the answer has to have, and how long a thought may be that adapts.",
     },
-    "cache_control": {**an_object({"type": {"const": "ephemeral"}}), "description": "Changes nothing."},
-    "metadata": {**an_object({"user_id": TEXT}), "description": "Changes nothing."},
+    "cache_control": {**an_open_object({"type": {"const": "ephemeral"}}), "description": "Changes nothing."},
+    "metadata": {**an_open_object({"user_id": TEXT}), "description": "Changes nothing."},
 }

@@ -10,31 +10,66 @@ together again, in the order in which the API gave them out.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kaishu.errors import InvalidMessagesError, InvalidParameterError, shortened
+from kaishu.errors import InvalidMessagesError, InvalidParameterError
 from kaishu.json_fields import shown
+from kaishu.openai_fields import Field, UnknownFields, read_object
 
 Json = dict[str, Any]
+Fields = Mapping[str, Field]
 
 ROLES = ("user", "assistant", "system", "developer")
-ITEMS = ("message", "function_call", "function_call_output", "reasoning")
 TEXT_PARTS = ("input_text", "output_text", "text")
-# What stands in items that an API gave out and that says nothing to the model.
-_LABELS = ("type", "id", "status")
-_TOOL_KEYS = ("type", "name", "description", "parameters", "strict")
+_READ = Field("read")
+_LABEL = Field("noted")  # stands in what an API gave out, and says nothing to the model
+_LABELS = {"type": _LABEL, "id": _LABEL, "status": _LABEL}
+_CALL_LABELS = {  # what the API says of calls that a program of its own made: here the model makes them all
+    **_LABELS,
+    "caller": Field("neutral", ({"type": "direct"},)),
+    "namespace": Field("neutral"),
+}
+ITEMS: Mapping[str, Fields] = {  # by type
+    "message": {**_LABELS, "role": _READ, "content": _READ, "phase": _LABEL},
+    "function_call": {
+        **_CALL_LABELS,
+        "async": Field("neutral", (False,)),
+        "call_id": _READ,
+        "name": _READ,
+        "arguments": _READ,
+    },
+    "function_call_output": {**_CALL_LABELS, "call_id": _READ, "output": _READ, "name": _LABEL},
+    "reasoning": {**_LABELS, "summary": _READ, "content": _READ, "encrypted_content": _READ},
+}
+PART: Fields = {
+    "type": _READ,
+    "text": _READ,
+    "annotations": _LABEL,
+    "logprobs": _LABEL,
+    "prompt_cache_breakpoint": _LABEL,
+}
+_SHOWN_OF_TOOL = ("type", "name", "description", "parameters", "strict")
+TOOL: Fields = {
+    **dict.fromkeys(_SHOWN_OF_TOOL, _READ),
+    "defer_loading": Field("neutral", (False,), instead="Give only the tools that are needed."),
+    "async": Field("neutral", (False,), instead="A call is over when its output is in the input."),
+    "allowed_callers": Field("neutral", (["direct"],), instead="No code runs here that could call it."),
+    "output_schema": Field("neutral", instead="Say in the description what it gives."),
+}
 
 
 @dataclass
 class Conversation:
     """Messages, as they come together.
 
+    unknown:  gets the keys that no item has
     messages: in the chat API's form
     names:    places in them → places in the body, for openai_fields.spelt
     """
 
+    unknown: UnknownFields = field(default_factory=UnknownFields)
     messages: list[Json] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     _calls: set[str] = field(default_factory=set)
@@ -68,27 +103,24 @@ class Conversation:
         kind = item.get("type")
         if kind is None:
             kind = "message" if "role" in item else "item_reference" if "id" in item else None
-        match kind:
-            case "message":
-                self._add_message(item, path)
-            case "reasoning":
-                self._add_thought(item, path)
-            case "function_call":
-                self._add_call(item, path)
-            case "function_call_output":
-                self._add_result(item, path)
-            case "item_reference":
-                raise _refused(path, "is a reference to a stored item, but nothing is stored here", "the item itself")
-            case _:
-                hint = "The model reads text and calls functions."
-                raise _refused(f"{path}.type", f"is {shown(kind)}", ", ".join(ITEMS), hint)
+        if kind == "item_reference":
+            raise _refused(path, "is a reference to a stored item, but nothing is stored here", "the item itself")
+        if not isinstance(kind, str) or kind not in ITEMS:
+            hint = "The model reads text and calls functions."
+            raise _refused(f"{path}.type", f"is {shown(kind)}", ", ".join(ITEMS), hint)
+        add = {
+            "message": self._add_message,
+            "reasoning": self._add_thought,
+            "function_call": self._add_call,
+            "function_call_output": self._add_result,
+        }[kind]
+        add(read_object(item, path, ITEMS[kind], self.unknown), path)
 
     def _add_message(self, item: Json, path: str) -> None:
-        _check_keys(item, path, (*_LABELS, "role", "content", "phase"))
         role = item.get("role")
         if role not in ROLES:
             raise _refused(f"{path}.role", f"is {shown(role)}", ", ".join(ROLES))
-        content = _content(item.get("content"), f"{path}.content")
+        content = self._content(item.get("content"), f"{path}.content")
         if role != "assistant":
             self._add({"role": role, "content": content}, path, {"content": f"{path}.content"})
             return
@@ -96,14 +128,12 @@ class Conversation:
         self._put("content", content, f"{path}.content")
 
     def _add_thought(self, item: Json, path: str) -> None:
-        _check_keys(item, path, (*_LABELS, "summary", "content", "encrypted_content"))
         if item.get("encrypted_content") is not None:
             found = "is encrypted by another server, which alone can read it"
             hint = "Leave out what other servers thought, or give it as content."
             raise _refused(f"{path}.encrypted_content", found, "null", hint)
         kinds = {"content": "reasoning_text", "summary": "summary_text"}
-        given = {place: [] if item.get(place) is None else item[place] for place in kinds}
-        texts = {place: _texts(given[place], f"{path}.{place}", (kind,)) for place, kind in kinds.items()}
+        texts = {place: self._texts(item.get(place, []), f"{path}.{place}", (kind,)) for place, kind in kinds.items()}
         place = "content" if texts["content"] else "summary"
         text = "\n\n".join(texts[place])
         if not text:
@@ -113,7 +143,6 @@ class Conversation:
         self._put("reasoning_content", whole, f"{path}.{place}")
 
     def _add_call(self, item: Json, path: str) -> None:
-        _check_keys(item, path, (*_LABELS, "call_id", "name", "arguments"), ignored=_DIRECT)
         call_id = _string(item, "call_id", path)
         turn = self._open if self._open is not None else self._begin(path)
         calls = turn.setdefault("tool_calls", [])
@@ -122,14 +151,36 @@ class Conversation:
         self.names[f"messages[{len(self.messages) - 1}].tool_calls[{len(calls) - 1}]"] = path
 
     def _add_result(self, item: Json, path: str) -> None:
-        _check_keys(item, path, (*_LABELS, "call_id", "output", "name"), ignored=_DIRECT)
         call_id = _string(item, "call_id", path)
         if call_id not in self._calls:
             hint = "Give the function_call item, too: nothing is stored here."
             raise _refused(f"{path}.call_id", f"is {shown(call_id)}", "the call_id of a call before it", hint)
-        output = _content(item.get("output"), f"{path}.output")
+        output = self._content(item.get("output"), f"{path}.output")
         message = {"role": "tool", "tool_call_id": call_id, "content": output}
         self._add(message, path, {"content": f"{path}.output", "tool_call_id": f"{path}.call_id"})
+
+    def _content(self, content: object, path: str) -> str | list[Json]:
+        """A content in the chat API's form: a text, or a list of text parts."""
+        if isinstance(content, str):
+            return content
+        if not isinstance(content, list):
+            raise _refused(path, f"is {shown(content)}", "a string or a list of parts")
+        return [{"type": "text", "text": text} for text in self._texts(content, path, TEXT_PARTS)]
+
+    def _texts(self, parts: object, path: str, kinds: Collection[str]) -> list[str]:
+        if not isinstance(parts, list):
+            raise _refused(path, f"is {shown(parts)}", "a list of parts")
+        found = []
+        for index, part in enumerate(parts):
+            here = f"{path}[{index}]"
+            if not isinstance(part, dict):
+                example = f'an object such as {{"type": "{next(iter(kinds))}", "text": "..."}}'
+                raise _refused(here, f"is {shown(part)}", example)
+            if part.get("type") not in kinds:
+                hint = "The model reads text only."
+                raise _refused(f"{here}.type", f"is {shown(part.get('type'))}", ", ".join(kinds), hint)
+            found.append(_string(read_object(part, here, PART, self.unknown), "text", here))
+        return found
 
     def _begin(self, path: str) -> Json:
         """A turn of the assistant."""
@@ -156,20 +207,21 @@ class Conversation:
         self.names |= {f"{here}.{name}": place for name, place in places.items()}
 
 
-# What the API says of calls that a program of its own made: here the model makes them all.
-_DIRECT: Json = {"caller": ({"type": "direct"},), "namespace": (), "async": (False,)}
+def read_tools(
+    tools: object, unknown: UnknownFields, allowed: Mapping[str, str] | None = None
+) -> tuple[list[Json], dict[str, str]]:
+    """Functions that may be called, in the chat API's form.
 
-
-def read_tools(tools: object) -> tuple[list[Json], dict[str, str]]:
-    """Functions, in the chat API's form.
-
-    tools:  of the body, each flat: {"type": "function", "name": ..., "parameters": ...}
-    return: tools; places in them → places in the body, for openai_fields.spelt
-    raises: InvalidMessagesError and InvalidParameterError, naming the tool
+    tools:   of the body, each flat: {"type": "function", "name": ..., "parameters": ...}
+    unknown: gets the keys that no function has
+    allowed: names of those that tool_choice leaves, with their places in it; None for all
+    return:  tools; places in them → places in the body, for openai_fields.spelt
+    raises:  InvalidRequestError and its kinds, naming the tool
     """
     if not isinstance(tools, list):
         raise InvalidParameterError("tools", tools, "a list of functions")
-    made, names = [], {}
+    made: list[Json] = []
+    names: dict[str, str] = {}
     for index, tool in enumerate(tools):
         path = f"tools[{index}]"
         if not isinstance(tool, dict):
@@ -177,46 +229,24 @@ def read_tools(tools: object) -> tuple[list[Json], dict[str, str]]:
         if tool.get("type") != "function":
             hint = "Give a function, which your program carries out."
             raise InvalidParameterError(f"{path}.type", tool.get("type"), '"function"', hint=hint)
-        ignored = {"defer_loading": (False,), "async": (False,), "allowed_callers": (["direct"],)}
-        _check_keys(tool, path, _TOOL_KEYS, ignored=ignored)
-        if not isinstance(tool.get("strict"), bool | None):
+        said = read_object(tool, path, TOOL, unknown)
+        if not isinstance(said.pop("strict", None), bool | None):
             raise InvalidParameterError(f"{path}.strict", tool["strict"], "true, false or null")
-        said = {key: tool[key] for key in ("name", "description", "parameters") if tool.get(key) is not None}
-        made.append({"type": "function", "function": said})
-        names[f"{path}.function"] = path
+        del said["type"]
+        name = said.get("name")
+        if allowed is None or (isinstance(name, str) and name in allowed):
+            names[f"tools[{len(made)}].function"] = path
+            made.append({"type": "function", "function": said})
+    found = {tool["function"].get("name") for tool in made} if allowed else set()
+    for name, place in (allowed or {}).items():
+        if name not in found:
+            raise InvalidParameterError(place, name, "the name of one of the tools")
     return made, names
 
 
 def shown_tool(tool: Json) -> Json:
     """A function as an answer repeats it: with all that the API says of one."""
-    return {key: tool.get(key) for key in _TOOL_KEYS}
-
-
-def _content(content: object, path: str) -> str | list[Json]:
-    """A content in the chat API's form: a text, or a list of text parts."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise _refused(path, f"is {shown(content)}", "a string or a list of parts")
-    return [{"type": "text", "text": text} for text in _texts(content, path, TEXT_PARTS)]
-
-
-def _texts(parts: object, path: str, kinds: Collection[str]) -> list[str]:
-    if not isinstance(parts, list):
-        raise _refused(path, f"is {shown(parts)}", "a list of parts")
-    found = []
-    for index, part in enumerate(parts):
-        here = f"{path}[{index}]"
-        if not isinstance(part, dict):
-            raise _refused(
-                here, f"is {shown(part)}", f'an object such as {{"type": "{next(iter(kinds))}", "text": "..."}}'
-            )
-        if part.get("type") not in kinds:
-            hint = "The model reads text only."
-            raise _refused(f"{here}.type", f"is {shown(part.get('type'))}", ", ".join(kinds), hint)
-        _check_keys(part, here, ("type", "text", "annotations", "logprobs", "prompt_cache_breakpoint"))
-        found.append(_string(part, "text", here))
-    return found
+    return {key: tool.get(key) for key in _SHOWN_OF_TOOL}
 
 
 def _string(item: Json, name: str, path: str) -> str:
@@ -224,19 +254,6 @@ def _string(item: Json, name: str, path: str) -> str:
     if not isinstance(value, str):
         raise _refused(f"{path}.{name}", "is missing or null" if value is None else f"is {shown(value)}", "a string")
     return value
-
-
-def _check_keys(item: Json, path: str, allowed: Collection[str], *, ignored: Json | None = None) -> None:
-    """Refuse keys that mean nothing. ignored: keys that may be there with one of these values, or null"""
-    for key, value in item.items():
-        if key in allowed or value in (None, "", [], {}):
-            continue
-        if ignored and key in ignored:
-            if value not in ignored[key]:
-                few = ", ".join([*map(shown, ignored[key]), "null"])
-                raise _refused(f"{path}.{key}", f"is {shown(value)}", few)
-            continue
-        raise _refused(f"{path}.{shortened(key)}", "is not a field here", ", ".join(allowed))
 
 
 def _refused(path: str, found: str, allowed: str, hint: str | None = None) -> InvalidMessagesError:

@@ -13,9 +13,18 @@ from typing import Any
 
 from kaishu.errors import InvalidParameterError, InvalidRequestError
 from kaishu.json_fields import shown
-from kaishu.openai_fields import Field, boolean, integer, model_name, priority, read_fields, spelt
+from kaishu.openai_fields import (
+    Field,
+    UnknownFields,
+    boolean,
+    integer,
+    model_name,
+    priority,
+    read_object,
+    spelt,
+)
 from kaishu.openai_requests import Call, read_response_format, read_sampling, read_streaming, read_thinking
-from kaishu.prompting import ChatRequest
+from kaishu.prompting import ChatRequest, ToolChoice
 from kaishu.sampling import SamplingParams
 from kaishu.server.responses_input import Conversation, Json, read_tools, shown_tool
 
@@ -98,22 +107,26 @@ RESPONSE_FIELDS: Mapping[str, Field] = {
 _LABELS = ("user", "safety_identifier", "prompt_cache_key")
 MAX_LABEL_CHARACTERS = 512
 
-_REASONING: Mapping[str, Field] = {
+REASONING: Mapping[str, Field] = {
     "effort": _READ,
     "summary": _READ,
     "generate_summary": Field("neutral", instead="Use summary."),
     "context": Field("neutral", ("auto",), instead="The model's template says which thoughts it reads again."),
     "mode": Field("neutral", ("standard",), instead="There is no other here."),
 }
-_TEXT_FIELDS: Mapping[str, Field] = {
+TEXT_FIELDS: Mapping[str, Field] = {
     "format": _READ,
     "verbosity": Field("neutral", ("medium",), instead="Say in the instructions how long the answer should be."),
 }
-_CACHE_OPTIONS: Mapping[str, Field] = {
+CACHE_OPTIONS: Mapping[str, Field] = {
     "mode": _TEXT,
     "ttl": _TEXT,
     "prewarm": Field("neutral", (False,), instead="Ask for one token of output."),
     "comparison_response_id": Field("neutral", instead=_STORED),
+}
+TOOL_CHOICE: Mapping[str, Mapping[str, Field]] = {  # by type
+    "function": {"type": _READ, "name": _READ},
+    "allowed_tools": {"type": _READ, "mode": _READ, "tools": _READ},
 }
 
 
@@ -139,7 +152,8 @@ def read_response(body: object, *, allow_unknown: bool = False) -> ResponseCall:
     raises:        InvalidRequestError and its kinds, naming the field as the body spells it. What needs the model is
                    checked later, by Prompting.chat, for with spelt(call.names)
     """
-    fields, unknown = read_fields(body, RESPONSE_FIELDS, allow_unknown=allow_unknown)
+    unknown = UnknownFields(are_allowed=allow_unknown)
+    fields = read_object(body, "", RESPONSE_FIELDS, unknown)
     names = {
         "messages": "input",
         "prompt": "input",
@@ -148,8 +162,10 @@ def read_response(body: object, *, allow_unknown: bool = False) -> ResponseCall:
         "output_format": "text.format",
         "template_arguments": "chat_template_kwargs",
     }
-    text, reasoning = _inside(fields, "text", _TEXT_FIELDS), _inside(fields, "reasoning", _REASONING)
-    _inside(fields, "prompt_cache_options", _CACHE_OPTIONS)
+    text, reasoning, _ = (
+        read_object(fields.get(name, {}), name, table, unknown)
+        for name, table in (("text", TEXT_FIELDS), ("reasoning", REASONING), ("prompt_cache_options", CACHE_OPTIONS))
+    )
     params = read_sampling(
         fields,
         names,
@@ -158,12 +174,12 @@ def read_response(body: object, *, allow_unknown: bool = False) -> ResponseCall:
         output_format=read_response_format(text.get("format"), "text.format", is_flat=True),
     )
     streams, include_usage = read_streaming(fields, may_stream=True)
-    request = _request(fields, reasoning, params, names)
+    request = _request(fields, reasoning, params, names, unknown)
     return ResponseCall(
         model_name(fields),
         streams,
         include_usage,
-        unknown,
+        tuple(unknown.places),
         names,
         request=request,
         params=params,
@@ -175,23 +191,32 @@ def read_response(body: object, *, allow_unknown: bool = False) -> ResponseCall:
             parallel_tool_calls=request.parallel_tool_calls,
             reasoning={"effort": reasoning.get("effort"), "summary": _summary(reasoning)},
             text={"format": text.get("format") or {"type": "text"}, "verbosity": "medium"},
-            tool_choice=request.tool_choice or "auto",
+            tool_choice=fields.get("tool_choice", "auto"),
             tools=[shown_tool(tool) for tool in fields.get("tools", [])],
             top_logprobs=params.logprobs or 0,
         ),
     )
 
 
-def _request(fields: Json, reasoning: Json, params: SamplingParams, names: dict[str, str]) -> ChatRequest:
+def _request(
+    fields: Json, reasoning: Json, params: SamplingParams, names: dict[str, str], unknown: UnknownFields
+) -> ChatRequest:
     """What the model reads. names: get the places of messages and tools"""
-    conversation = _conversation(fields)
-    tools, tool_names = read_tools(fields.get("tools", []))
+    conversation = _conversation(fields, unknown)
+    choice, allowed = _tool_choice(fields.get("tool_choice"), unknown)
+    if params.output_format is not None and choice not in (None, "auto", "none"):
+        raise InvalidRequestError(
+            "tool_choice and text.format both say what the answer has to be.",
+            field="tool_choice",
+            hint="Give one of them.",
+        )
+    tools, tool_names = read_tools(fields.get("tools", []), unknown, allowed)
     names |= conversation.names | tool_names
     thinking, template_arguments = _thinking(fields, reasoning, names)
     return ChatRequest(
         conversation.messages,
         tools or None,
-        _tool_choice(fields, params),
+        choice,
         parallel_tool_calls=boolean(fields, "parallel_tool_calls", True),
         thinking=thinking,
         template_arguments=template_arguments,
@@ -210,25 +235,16 @@ def _echo(body: Any, **read: object) -> Json:
     return {name: body.get(name) for name in ("instructions", *_LABELS)} | read
 
 
-def _conversation(fields: Json) -> Conversation:
+def _conversation(fields: Json, unknown: UnknownFields) -> Conversation:
     if "input" not in fields:
         raise InvalidRequestError(
             "input is missing; allowed: a text, or a list of items.", field="input", hint="Begin with a user message."
         )
-    conversation = Conversation()
+    conversation = Conversation(unknown)
     if "instructions" in fields:
         conversation.add_instructions(fields["instructions"])
     conversation.add_input(fields["input"])
     return conversation
-
-
-def _inside(fields: Json, name: str, table: Mapping[str, Field]) -> Json:
-    """The fields of an object in the body, read as the body's own."""
-    value = fields.get(name, {})
-    if not isinstance(value, Mapping):
-        raise InvalidParameterError(name, value, "an object, {...}, or null")
-    with spelt({inner: f"{name}.{inner}" for inner in (*table, *value)}):
-        return read_fields(value, table)[0]
 
 
 def _thinking(fields: Json, reasoning: Json, names: dict[str, str]) -> tuple[bool | None, Mapping[str, Any] | None]:
@@ -265,21 +281,32 @@ def _num_logprobs(fields: Json) -> int | None:
     return None
 
 
-def _tool_choice(fields: Json, params: SamplingParams) -> Any:
-    choice = fields.get("tool_choice")
-    if choice in (None, "auto", "none"):
-        return choice
-    is_name = isinstance(choice, dict) and choice.get("type") == "function" and isinstance(choice.get("name"), str)
-    if choice != "required" and not (is_name and len(choice) == 2):
-        allowed = '"auto", "none", "required", or {"type": "function", "name": ...}'
-        raise InvalidParameterError("tool_choice", choice, allowed, hint="Give only those tools that may be called.")
-    if params.output_format is not None:
-        raise InvalidRequestError(
-            "tool_choice and text.format both say what the answer has to be.",
-            field="tool_choice",
-            hint="Give one of them.",
-        )
-    return choice
+def _tool_choice(choice: object, unknown: UnknownFields) -> tuple[ToolChoice, dict[str, str] | None]:
+    """return: in the chat API's form; the names of the tools that may be called, each with its place, if not of all"""
+    if choice is None or choice in ("auto", "none", "required"):
+        return choice, None
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    said = (
+        read_object(choice, "tool_choice", TOOL_CHOICE[kind], unknown) if kind in ("function", "allowed_tools") else {}
+    )
+    if kind == "function" and isinstance(said.get("name"), str):
+        return said, None
+    if kind != "allowed_tools":
+        allowed = '"auto", "none", "required", {"type": "function", "name": ...} or {"type": "allowed_tools", ...}'
+        raise InvalidParameterError("tool_choice", choice, allowed)
+    mode, tools = said.get("mode"), said.get("tools")
+    if mode not in ("auto", "required"):
+        raise InvalidParameterError("tool_choice.mode", mode, "auto, required")
+    if not isinstance(tools, list) or not tools:
+        raise InvalidParameterError("tool_choice.tools", tools, "a list of at least one function")
+    names = {}
+    for index, tool in enumerate(tools):
+        path = f"tool_choice.tools[{index}]"
+        one = read_object(tool, path, TOOL_CHOICE["function"], unknown)
+        if one.get("type") != "function" or not isinstance(one.get("name"), str):
+            raise InvalidParameterError(path, tool, '{"type": "function", "name": ...}')
+        names[one["name"]] = f"{path}.name"
+    return mode, names
 
 
 def _metadata(fields: Json) -> Mapping[str, str]:

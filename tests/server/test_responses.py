@@ -233,6 +233,15 @@ def test_a_call_that_was_asked_for_is_made(client, choice):
     assert {key: type(value) for key, value in json.loads(call.arguments).items()} == {"a": int, "b": int}
 
 
+def test_of_the_allowed_tools_one_is_called(client):
+    tools = [{**ADD, "name": "multiply"}, ADD]
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "add"}]}
+    asked = {**ASKED, "tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
+    answer = client.responses.create(**asked, reasoning={"effort": "none"})
+    assert [call.name for call in answer.output] == ["add"]
+    assert answer.tool_choice.to_dict() == choice and [tool.name for tool in answer.tools] == ["multiply", "add"]
+
+
 # What is refused, and what goes wrong
 
 
@@ -293,14 +302,18 @@ def test_nothing_is_stored_and_that_is_what_is_said(client):
 
 
 def test_unknown_fields_are_warned_of_or_refused(tiny, serve, tiny_model):
-    body = {**ASKED, "max_output_tokens": 1, "colour": "red"}
-    warned = tiny.client.post("/v1/responses", json=body)
-    assert warned.status_code == 200 and warned.headers["X-Kaishu-Ignored-Fields"] == "colour"
-    streamed = tiny.client.post("/v1/responses", json={**body, "stream": True})
-    assert streamed.headers["X-Kaishu-Ignored-Fields"] == "colour"
     strict = serve(service_on(tiny_model), strict=True)
-    refused = strict.client.post("/v1/responses", json=body)
-    assert refused.status_code == 400 and refused.json()["error"]["param"] == "colour"
+    for said_too, place in (
+        ({"colour": "red"}, "colour"),
+        ({"input": [{"role": "user", "content": "Hi", "colour": ""}]}, "input[0].colour"),
+        ({"tools": [{**ADD, "colour": "red"}]}, "tools[0].colour"),
+    ):
+        body = {**ASKED, "max_output_tokens": 1, **said_too}
+        for streams in (False, True):
+            warned = tiny.client.post("/v1/responses", json={**body, "stream": streams})
+            assert warned.status_code == 200 and warned.headers["X-Kaishu-Ignored-Fields"] == place
+        refused = strict.client.post("/v1/responses", json=body)
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == place
 
 
 def test_a_conversation_has_as_many_items_as_a_chat_may_have_messages(scripted):

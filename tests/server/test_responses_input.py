@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import get_type_hints
+
 import pytest
+from openai.types import responses as types
+from openai.types.responses import response_input_item_param as items
+from openai.types.responses import response_reasoning_item_param as thought
 
 from kaishu.errors import InvalidRequestError
-from kaishu.openai_fields import spelt
-from kaishu.server.responses_input import Conversation, read_tools, shown_tool
+from kaishu.openai_fields import UnknownFields, spelt
+from kaishu.server.responses_input import ITEMS, PART, TOOL, Conversation, read_tools, shown_tool
 from kaishu.text.messages import clean_messages, clean_tools
 
 
@@ -125,7 +130,41 @@ def test_what_can_not_be_read_is_refused_with_its_place(given, field):
     with pytest.raises(InvalidRequestError) as caught:
         messages_of(given)
     assert caught.value.field == field
-    assert caught.value.message.startswith(field)
+    assert caught.value.message.startswith((field, 'There is no field "colour" in input[0];'))
+
+
+@pytest.mark.parametrize(
+    "table, theirs",
+    [
+        (ITEMS["message"], [items.EasyInputMessageParam, items.Message, items.ResponseOutputMessageParam]),
+        (ITEMS["function_call"], [items.ResponseFunctionToolCallParam]),
+        (ITEMS["function_call_output"], [items.FunctionCallOutput]),
+        (ITEMS["reasoning"], [items.ResponseReasoningItemParam]),
+        (PART, [types.ResponseInputTextParam, types.ResponseOutputTextParam, thought.Content, thought.Summary]),
+        (TOOL, [types.FunctionToolParam]),
+    ],
+)
+def test_every_key_that_the_client_can_send_has_its_place_and_no_other(table, theirs):
+    assert {key for one in theirs for key in get_type_hints(one)} == set(table)
+
+
+def test_keys_that_no_item_has_are_noted_with_their_places_however_little_they_say():
+    unknown = UnknownFields(are_allowed=True)
+    conversation = Conversation(unknown)
+    part = {"type": "input_text", "text": "x", "size": 0}
+    thought = {**THOUGHT, "content": [{"type": "reasoning_text", "text": "Hm.", "tone": {}}]}
+    conversation.add_input([{"role": "user", "content": [part], "colour": ""}, thought, {**CALL, "a": None}])
+    conversation.add_input([{**RESULT, "b": [], "output": [{**part, "annotations": []}]}])
+    read_tools([{"type": "function", "name": "f", "c": {}}], unknown)
+    assert unknown.places == [
+        "input[0].colour",
+        "input[0].content[0].size",
+        "input[1].content[0].tone",
+        "input[2].a",
+        "input[0].b",
+        "input[0].output[0].size",
+        "tools[0].c",
+    ]
 
 
 @pytest.mark.parametrize("kind", ["input_image", "input_file", "input_audio", "refusal"])
@@ -143,7 +182,7 @@ def test_instructions_that_are_no_text_are_refused():
 
 
 def tools_of(given):
-    tools, names = read_tools(given)
+    tools, names = read_tools(given, UnknownFields())
     with spelt(names):
         return clean_tools(tools)
 

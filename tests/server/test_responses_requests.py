@@ -15,11 +15,21 @@ from kaishu.openai_requests import EFFORTS
 from kaishu.output_format import OutputFormat
 from kaishu.prompting import ChatRequest
 from kaishu.sampling import SamplingParams
-from kaishu.server.responses_requests import INCLUDABLE, RESPONSE_FIELDS, read_response
+from kaishu.server.responses_requests import (
+    CACHE_OPTIONS,
+    INCLUDABLE,
+    REASONING,
+    RESPONSE_FIELDS,
+    TEXT_FIELDS,
+    TOOL_CHOICE,
+    read_response,
+)
 
 ASKED = {"model": "tiny", "input": "Hi"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 TOOL = {"type": "function", "name": "add", "parameters": SCHEMA, "strict": True}
+ADD = {"type": "function", "name": "add"}
+ALLOWED = {"type": "allowed_tools", "mode": "auto", "tools": [ADD]}
 
 # Of each field that isn't read: what is accepted, and what is refused.
 UNREAD = {
@@ -82,8 +92,22 @@ INSIDE = [
     ({"stream_options": {}}, "stream_options"),
     ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
     ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
-    ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "add"}}}, "tool_choice"),
-    ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "add"}}}, "tool_choice.function"),
+    ({"tools": [TOOL], "tool_choice": {"type": "function", "name": 1}}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": {"type": "mcp", "server_label": "x"}}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": {"type": ["function"]}}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": {**ALLOWED, "tools": []}}, "tool_choice.tools"),
+    ({"tools": [TOOL], "tool_choice": {**ALLOWED, "tools": ["add"]}}, "tool_choice.tools[0]"),
+    (
+        {"tools": [TOOL], "tool_choice": {**ALLOWED, "tools": [ADD, {"type": "mcp", "name": "add"}]}},
+        "tool_choice.tools[1]",
+    ),
+    (
+        {"tools": [TOOL], "tool_choice": {**ALLOWED, "tools": [ADD, {**ADD, "name": "sub"}]}},
+        "tool_choice.tools[1].name",
+    ),
+    ({"tools": [TOOL, {**TOOL, "name": []}], "tool_choice": {**ALLOWED, "mode": "none"}}, "tool_choice.mode"),
+    ({"tools": [TOOL], "tool_choice": {**ALLOWED, "strict": 1}}, "tool_choice.strict"),
     ({"tools": [TOOL], "tool_choice": "required", "text": {"format": {"type": "json_object"}}}, "tool_choice"),
     ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
     ({"metadata": []}, "metadata"),
@@ -98,10 +122,35 @@ INSIDE = [
 def test_no_field_of_the_api_is_missing_and_ours_are_marked():
     theirs = {*get_type_hints(response_create_params.ResponseCreateParamsBase), "stream"}
     assert {name for name, said in RESPONSE_FIELDS.items() if not said.is_ours} == theirs
-    objects = {*response_create_params.PromptCacheOptions.__annotations__}
-    for name in objects:
-        read_response({**ASKED, "prompt_cache_options": {name: None}})
     assert {name for name, said in RESPONSE_FIELDS.items() if said.use != "read"} == set(UNREAD)
+
+
+@pytest.mark.parametrize(
+    "table, theirs",
+    [
+        (CACHE_OPTIONS, response_create_params.PromptCacheOptions),
+        (REASONING, response_create_params.Reasoning),
+        (TEXT_FIELDS, response_create_params.ResponseTextConfigParam),
+        (TOOL_CHOICE["function"], response_create_params.ToolChoiceFunctionParam),
+        (TOOL_CHOICE["allowed_tools"], response_create_params.ToolChoiceAllowedParam),
+    ],
+)
+def test_no_key_of_an_object_inside_is_missing(table, theirs):
+    assert set(table) == set(get_type_hints(theirs))
+
+
+def test_keys_that_no_object_inside_has_are_noted_with_their_places():
+    said = {
+        "reasoning": {"depth": None},
+        "text": {"style": ""},
+        "prompt_cache_options": {"size": 1},
+        "tools": [{**TOOL, "x": 1}],
+        "tool_choice": {**ALLOWED, "why": 1, "tools": [{**ADD, "y": 2}]},
+        "input": [{"role": "user", "content": "Hi", "colour": []}],
+    }
+    found = read_response({**ASKED, **said, "top": 1}, allow_unknown=True).unknown_fields
+    inside = ["reasoning.depth", "text.style", "prompt_cache_options.size", "tools[0].x", "input[0].colour"]
+    assert found[0] == "top" and set(found[1:]) == {*inside, "tool_choice.why", "tool_choice.tools[0].y"}
 
 
 @pytest.mark.parametrize(
@@ -218,6 +267,16 @@ def test_all_that_the_api_can_include_is_accepted_and_log_probabilities_are_give
 def test_a_choice_of_tools_arrives_as_it_is_and_is_repeated(choice):
     call = read_response({**ASKED, "tools": [TOOL], "tool_choice": choice})
     assert call.request.tool_choice == choice == call.echo["tool_choice"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_of_allowed_tools_the_others_are_not_offered_but_repeated(mode):
+    sub, choice = {**TOOL, "name": "sub"}, {**ALLOWED, "mode": mode}
+    call = read_response({**ASKED, "tools": [sub, TOOL, {**sub, "name": "mul"}], "tool_choice": choice})
+    assert [tool["function"]["name"] for tool in call.request.tools] == ["add"]
+    assert call.request.tool_choice == mode and call.echo["tool_choice"] == choice
+    assert [tool["name"] for tool in call.echo["tools"]] == ["sub", "add", "mul"]
+    assert call.names["tools[0].function"] == "tools[1]"
 
 
 def test_the_answer_repeats_what_was_asked():
