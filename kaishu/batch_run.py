@@ -283,7 +283,7 @@ def _completion_work(line: BatchLine, llm: LLM, model: str | None) -> _Work:
     def body(answers: list[Any]) -> Mapping[str, Any]:
         return completion_response(answers, call.model, echoes=_echoes(call, jobs, llm) if call.echo else None)
 
-    return _Work(line, call, jobs, CompletionDeltas, body)
+    return _Work(line, call, jobs, call.new_deltas, body)
 
 
 def _echoes(call: CompletionCall, jobs: Sequence[Generate], llm: LLM) -> list[Echo]:

@@ -13,17 +13,19 @@ from kaishu.engine.stream import ChoiceEnd, Event, RequestEnd, TextPiece
 from kaishu.results import (
     ChatCompletion,
     ChatEnd,
+    ChoiceOver,
     Completion,
     CompletionEnd,
     FinishReason,
     PositionLogprobs,
+    PromptRead,
     TextDelta,
     Timing,
     Usage,
 )
 from kaishu.text.channels import ChannelCollector, ChannelDelta, ChannelParser
 
-Delta = TextDelta | ChannelDelta | CompletionEnd | ChatEnd
+Delta = PromptRead | TextDelta | ChannelDelta | ChoiceOver | CompletionEnd | ChatEnd
 _NO_USAGE, _NO_TIMING = Usage(0, 0), Timing(0.0, 0.0, 0)  # of a choice, until the request is over
 
 
@@ -39,20 +41,36 @@ class ChoiceDelta:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[PositionLogprobs, ...] = ()
 
+    @property
+    def is_for_one_choice(self) -> bool:
+        """Whether it says something where there is one choice, the whole of which comes at the end."""
+        match self.delta:
+            case PromptRead() | ChoiceOver() | TextDelta(""):
+                return False
+        return True
+
 
 class CompletionDeltas:
-    """One completion request's events."""
+    """One completion request's events.
 
-    def __init__(self) -> None:
+    wants_text: False where the prompt alone is of interest: the engine chooses a token after it, and nobody is told
+    """
+
+    def __init__(self, *, wants_text: bool = True) -> None:
+        self._wants_text = wants_text
         self._completions: dict[int, Completion] = {}
 
     def push(self, event: Event) -> list[ChoiceDelta]:
         """The deltas of an event; of the last one, CompletionEnd with everything."""
+        if not self._wants_text:
+            event = _without_text(event)
         match event:
+            case PromptRead():
+                return [ChoiceDelta(0, event)]
             case TextPiece(choice, text, token_ids, logprobs):
                 return [ChoiceDelta(choice, TextDelta(text), token_ids, logprobs)] if text or token_ids else []
             case ChoiceEnd():
-                self._completions[event.choice] = Completion(
+                completion = Completion(
                     event.text,
                     event.token_ids,
                     event.finish_reason,
@@ -61,7 +79,8 @@ class CompletionDeltas:
                     event.logprobs,
                     stop_string=event.stop_string,
                 )
-                return []
+                self._completions[event.choice] = completion
+                return [ChoiceDelta(event.choice, ChoiceOver(completion))]
             case RequestEnd():
                 return [ChoiceDelta(0, CompletionEnd(self._whole(event)))]
 
@@ -71,6 +90,17 @@ class CompletionDeltas:
             for _, completion in sorted(self._completions.items())
         )
         return replace(first, alternatives=tuple(others))
+
+
+def _without_text(event: Event) -> Event:
+    match event:
+        case TextPiece(choice):
+            return TextPiece(choice, "", ())
+        case ChoiceEnd(choice):
+            return ChoiceEnd(choice, "", (), "length", 0, 0, None if event.logprobs is None else ())
+        case RequestEnd(usage):
+            return replace(event, usage=replace(usage, completion_tokens=0, reasoning_tokens=0))
+    return event
 
 
 class ChatDeltas:
@@ -95,14 +125,16 @@ class ChatDeltas:
                 return self._said(choice, self._parser(choice).push(text))
             case ChoiceEnd():
                 found = self._said(event.choice, self._parser(event.choice).finish())
-                self._answers[event.choice] = self._answer(event)
-                return found
+                answer = self._answers[event.choice] = self._answer(event)
+                return [*found, ChoiceDelta(event.choice, ChoiceOver(answer))]
             case RequestEnd():
                 first, *others = (
                     replace(answer, usage=event.usage, timing=event.timing)
                     for _, answer in sorted(self._answers.items())
                 )
                 return [ChoiceDelta(0, ChatEnd(replace(first, alternatives=tuple(others))))]
+            case PromptRead():
+                raise AssertionError("a chat's prompt isn't asked for log probabilities")
 
     def _parser(self, choice: int) -> ChannelParser:
         if choice not in self._parsers:

@@ -242,7 +242,7 @@ class LLM:
         """What callers get of a job, which starts when the first of it is asked for."""
         for event in self.engine.events(start()):
             for found in deltas.push(event):
-                if not isinstance(found.delta, TextDelta) or found.delta.text:
+                if found.is_for_one_choice:
                     yield found.delta
 
     def run(

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kaishu.deltas import CompletionDeltas
 from kaishu.errors import InvalidParameterError, InvalidRequestError, shortened, shown
 from kaishu.openai_fields import (
     CHAT_FIELDS,
@@ -84,14 +85,20 @@ class ChatCall(Call):
 class CompletionCall(Call):
     """A body of /v1/completions.
 
-    prompts: texts or token ids, not yet checked against the vocabulary
-    echo:    whether the text begins with the prompt
+    prompts:    texts or token ids, not yet checked against the vocabulary
+    echo:       whether the text begins with the prompt
+    wants_text: False where the prompt is all that the text has; params then allow a token, since the engine chooses one
     """
 
     prompts: tuple[str | list[int], ...] = ()
     params: SamplingParams = field(default_factory=SamplingParams)
     echo: bool = False
+    wants_text: bool = True
     priority: int = 0
+
+    def new_deltas(self) -> CompletionDeltas:
+        """What reads the events of one of its prompts."""
+        return CompletionDeltas(wants_text=self.wants_text)
 
 
 def read_chat(body: object, *, allow_unknown: bool = False, may_stream: bool = False) -> ChatCall:
@@ -151,10 +158,14 @@ def read_completion(body: object, *, allow_unknown: bool = False, may_stream: bo
     echo, num_top = boolean(fields, "echo", False), integer(fields, "logprobs", 0, 20)
     if integer(fields, "best_of", 1, MAX_CHOICES) not in (None, fields.get("n", 1)):
         raise InvalidParameterError("best_of", fields["best_of"], "n, or null", hint="Ask for n and choose yourself.")
+    max_tokens = fields.get("max_tokens", COMPLETION_TOKENS)
+    wants_text = not (echo and type(max_tokens) is int and max_tokens == 0)
+    if not wants_text and fields.get("min_tokens"):
+        raise InvalidParameterError("min_tokens", fields["min_tokens"], "0 or null, since max_tokens is 0")
     params = read_sampling(
         fields,
         names,
-        max_tokens=fields.get("max_tokens", COMPLETION_TOKENS),
+        max_tokens=max_tokens if wants_text else 1,
         logprobs=num_top,
         prompt_logprobs=num_top if echo else None,
         output_format=read_response_format(fields.get("response_format")),
@@ -169,6 +180,7 @@ def read_completion(body: object, *, allow_unknown: bool = False, may_stream: bo
         prompts=tuple(read_inputs("prompt", fields.get("prompt"))),
         params=params,
         echo=echo,
+        wants_text=wants_text,
         priority=priority(fields),
     )
 

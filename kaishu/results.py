@@ -123,6 +123,20 @@ class TextDelta:
 
 
 @dataclass(frozen=True)
+class PromptRead:
+    """The log probabilities of a prompt's tokens but the first, before anything that follows it."""
+
+    logprobs: tuple[PositionLogprobs, ...]
+
+
+@dataclass(frozen=True)
+class ChoiceOver:
+    """The last delta of one choice, while others may go on. answer: as far as it is of this choice alone"""
+
+    answer: Completion | ChatCompletion
+
+
+@dataclass(frozen=True)
 class CompletionEnd:
     """The last delta of a streamed completion, with the whole of it."""
 

@@ -8,7 +8,17 @@ import pytest
 
 from kaishu.deltas import ChatDeltas, ChoiceDelta, CompletionDeltas
 from kaishu.engine.stream import ChoiceEnd, RequestEnd, TextPiece
-from kaishu.results import ChatEnd, CompletionEnd, PositionLogprobs, TextDelta, Timing, TokenLogprob, Usage
+from kaishu.results import (
+    ChatEnd,
+    ChoiceOver,
+    CompletionEnd,
+    PositionLogprobs,
+    PromptRead,
+    TextDelta,
+    Timing,
+    TokenLogprob,
+    Usage,
+)
 from kaishu.text.channels import (
     ChannelParser,
     ContentDelta,
@@ -41,8 +51,9 @@ def pushed(deltas, events) -> list[ChoiceDelta]:
 def answered(text: str, reason="stop", **options):
     """A chat whose output is one text, in pieces of three characters, a token each."""
     pieces = [TextPiece(0, text[i : i + 3], (i,)) for i in range(0, len(text), 3)]
-    *found, last = pushed(chat(**options), [*pieces, end(0, text, (1,), reason), RequestEnd(USAGE, TIMING, None)])
-    assert isinstance(last.delta, ChatEnd)
+    events = [*pieces, end(0, text, (1,), reason), RequestEnd(USAGE, TIMING, None)]
+    *found, over, last = pushed(chat(**options), events)
+    assert isinstance(over.delta, ChoiceOver) and isinstance(last.delta, ChatEnd)
     return [delta.delta for delta in found], last.delta.completion
 
 
@@ -52,12 +63,15 @@ def answered(text: str, reason="stop", **options):
 def test_text_comes_as_it_is_and_the_end_has_the_whole():
     given = (logprob(4),)
     events = [
+        PromptRead(given),
         TextPiece(0, "a", (1,), (logprob(1),)),
         TextPiece(0, "bc", (2, 3), (logprob(2), logprob(3))),
         end(0, "abc", (1, 2, 3), "length", (logprob(1), logprob(2), logprob(3))),
         RequestEnd(USAGE, TIMING, given),
     ]
-    first, second, last = pushed(CompletionDeltas(), events)
+    read, first, second, over, last = pushed(CompletionDeltas(), events)
+    assert read == ChoiceDelta(0, PromptRead(given)) and isinstance(over.delta, ChoiceOver)
+    assert [delta.is_for_one_choice for delta in (read, first, second, over, last)] == [False, True, True, False, True]
     assert first == ChoiceDelta(0, TextDelta("a"), (1,), (logprob(1),))
     assert second == ChoiceDelta(0, TextDelta("bc"), (2, 3), (logprob(2), logprob(3)))
     assert isinstance(last.delta, CompletionEnd)
@@ -70,6 +84,7 @@ def test_text_comes_as_it_is_and_the_end_has_the_whole():
 def test_tokens_whose_text_is_not_certain_yet_are_told_and_nothing_at_all_is_not():
     deltas = CompletionDeltas()
     assert deltas.push(TextPiece(0, "", (5,))) == [ChoiceDelta(0, TextDelta(""), (5,))]
+    assert not ChoiceDelta(0, TextDelta(""), (5,)).is_for_one_choice
     assert deltas.push(TextPiece(0, "", ())) == []
 
 
@@ -79,7 +94,10 @@ def test_choices_of_a_completion_are_in_their_order_whichever_ends_first(order):
     pieces = [TextPiece(choice, texts[choice], (choice,)) for choice in order]
     ends = [end(choice, texts[choice], (choice,), "length" if choice == 1 else "stop") for choice in order]
     *found, last = pushed(CompletionDeltas(), [*pieces, *ends, RequestEnd(USAGE, TIMING, None)])
-    assert [(delta.choice, delta.delta.text) for delta in found] == [(choice, texts[choice]) for choice in order]
+    said = [(delta.choice, delta.delta.text) for delta in found if isinstance(delta.delta, TextDelta)]
+    assert said == [(choice, texts[choice]) for choice in order]
+    overs = [(delta.choice, delta.delta.answer.text) for delta in found if isinstance(delta.delta, ChoiceOver)]
+    assert overs == said, "each choice's end comes when it does"
     first = last.delta.completion
     assert [one.text for one in (first, *first.alternatives)] == texts
     assert [one.finish_reason for one in (first, *first.alternatives)] == ["stop", "length", "stop"]

@@ -32,7 +32,7 @@ from kaishu.engine.statistics import Counters, Statistics
 from kaishu.engine.step import Rows, WorkRows, compute, cut_apart
 from kaishu.engine.stream import ChoiceEnd, RequestEnd, Stream, TextPiece
 from kaishu.errors import QueueFullError, QueueTimeoutError
-from kaishu.results import Timing, Usage
+from kaishu.results import PromptRead, Timing, Usage
 from kaishu.text.tokenizer import Tokenizer
 
 
@@ -321,6 +321,8 @@ class EngineCore:
         count = job.params.prompt_logprobs or 0
         running.prompt_logprobs += described_prompt(self._tokenizer, self._limits, given, followed, count)
         request.wants_every_row = end < request.prompt_tokens - 1
+        if not request.wants_every_row:
+            running.stream.add(PromptRead(tuple(running.prompt_logprobs)))
         return rows[max(len(request.token_ids) - 1 - work.start, 0) :]
 
     def _add_waiting_choices(self, running: Running) -> None:
@@ -349,12 +351,8 @@ class EngineCore:
 
     def _end_job(self, running: Running, job: Generate) -> None:
         taken = sum(choice.output.num_taken for choice in running.choices)
-        usage = Usage(
-            len(job.prompt_ids),
-            taken,
-            running.requests[0].cached_tokens or 0,
-            sum(choice.thinking.num_tokens for choice in running.choices),
-        )
+        num_thought = sum(choice.thinking.num_tokens for choice in running.choices)
+        usage = Usage(len(job.prompt_ids), taken, running.requests[0].cached_tokens or 0, num_thought)
         decode_seconds = running.last_token - running.first_token
         timing = Timing(running.first_token - running.started, decode_seconds, max(taken - job.params.n, 0))
         given = None if job.params.prompt_logprobs is None else tuple(running.prompt_logprobs)

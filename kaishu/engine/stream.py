@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kaishu.results import FinishReason, PositionLogprobs, Timing, Usage
+from kaishu.results import FinishReason, PositionLogprobs, PromptRead, Timing, Usage
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class RequestEnd:
     prompt_logprobs: tuple[PositionLogprobs, ...] | None
 
 
-Event = TextPiece | ChoiceEnd | RequestEnd
+Event = PromptRead | TextPiece | ChoiceEnd | RequestEnd
 
 
 class Stream:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from kaishu.deltas import ChoiceDelta
 from kaishu.openai_responses import Json, chat_logprobs, new_id, usage_object
-from kaishu.results import ChatCompletion, ChatEnd, PositionLogprobs
+from kaishu.results import ChatEnd, ChoiceOver, PositionLogprobs
 from kaishu.text.channels import ContentDelta, ThinkingDelta, ToolCallArguments, ToolCallStart
 
 
@@ -41,10 +41,15 @@ class ChatChunks:
         self._num_logprobs: dict[int, int] = {}  # said so far, of each choice
 
     def push(self, found: ChoiceDelta) -> Iterator[Json]:
-        """The chunks of one delta; of the last one, the ends of all choices."""
+        """The chunks of one delta; of the last one, the usage if it was asked for."""
         match found.delta:
             case ChatEnd(completion):
-                yield from self._ends(completion)
+                if self._include_usage:
+                    yield {**self._common, "choices": [], "usage": usage_object(completion.usage)}
+                return
+            case ChoiceOver(answer):
+                unsaid = (answer.logprobs or ())[self._num_logprobs.get(found.choice, 0) :]
+                yield self._chunk(found.choice, {}, answer.finish_reason, unsaid)
                 return
             case ThinkingDelta(text):
                 # Some clients read the one name, some the other.
@@ -60,13 +65,6 @@ class ChatChunks:
                 delta = {}
         if delta or found.logprobs:
             yield self._chunk(found.choice, delta, logprobs=found.logprobs)
-
-    def _ends(self, completion: ChatCompletion) -> Iterator[Json]:
-        for choice, answer in enumerate((completion, *completion.alternatives)):
-            unsaid = (answer.logprobs or ())[self._num_logprobs.get(choice, 0) :]
-            yield self._chunk(choice, {}, answer.finish_reason, unsaid)
-        if self._include_usage:
-            yield {**self._common, "choices": [], "usage": usage_object(completion.usage)}
 
     def _chunk(
         self, choice: int, delta: Json, finish_reason: str | None = None, logprobs: tuple[PositionLogprobs, ...] = ()

@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from kaishu.deltas import ChoiceDelta
+from kaishu.deltas import ChoiceDelta, Delta
 from kaishu.openai_requests import CompletionCall
 from kaishu.openai_responses import Echo, Json, LogprobLists, new_id, total_usage, usage_object
-from kaishu.results import CompletionEnd, PositionLogprobs, TextDelta, Usage
+from kaishu.results import ChoiceOver, CompletionEnd, PositionLogprobs, PromptRead, TextDelta, Usage
 
 
 class CompletionChunks:
@@ -30,32 +30,37 @@ class CompletionChunks:
         self._call, self._echoes = call, echoes
         self._lists: dict[int, LogprobLists] = {}  # of each choice
         self._num_logprobs: dict[int, int] = {}
+        self._begun: set[int] = set()  # the prompts that were echoed
         self._usages: list[Usage] = []
 
-    def beginning(self) -> Iterator[Json]:
-        """With `echo`, the prompts."""
-        for place, echo in enumerate(self._echoes or ()):
-            for choice in range(self._call.params.n):
-                yield self._chunk(place * self._call.params.n + choice, echo.text)
-
     def push(self, place: int, found: ChoiceDelta) -> Iterator[Json]:
-        """The chunks of one delta of the prompt at `place`; of its last one, the ends of its choices."""
-        first = place * self._call.params.n
+        """The chunks of one delta of the prompt at `place`; before those of its first, with `echo`, the prompt."""
+        if self._echoes is not None and place not in self._begun:
+            self._begun.add(place)
+            yield from self._echoed(place, self._echoes[place], found.delta)
+        choice = place * self._call.params.n + found.choice
         match found.delta:
             case TextDelta(text):
-                logprobs = self._logprobs(first + found.choice, found.logprobs)
+                logprobs = self._logprobs(choice, found.logprobs)
                 if text or logprobs:
-                    yield self._chunk(first + found.choice, text, logprobs)
+                    yield self._chunk(choice, text, logprobs)
+            case ChoiceOver(answer):
+                unsaid = (answer.logprobs or ())[self._num_logprobs.get(choice, 0) :]
+                yield self._chunk(choice, "", self._logprobs(choice, unsaid), answer.finish_reason)
             case CompletionEnd(completion):
-                for choice, answer in enumerate((completion, *completion.alternatives), first):
-                    unsaid = (answer.logprobs or ())[self._num_logprobs.get(choice, 0) :]
-                    yield self._chunk(choice, "", self._logprobs(choice, unsaid), answer.finish_reason)
                 self._usages.append(completion.usage)
 
     def end(self) -> Iterator[Json]:
         """The usage of all prompts, if it was asked for."""
         if self._call.include_usage:
             yield {**self._common, "choices": [], "usage": usage_object(total_usage(self._usages))}
+
+    def _echoed(self, place: int, echo: Echo, delta: Delta) -> Iterator[Json]:
+        for choice in range(place * self._call.params.n, (place + 1) * self._call.params.n):
+            logprobs = None
+            if isinstance(delta, PromptRead):  # always the first where they were asked for
+                logprobs = self._lists.setdefault(choice, LogprobLists()).of(delta.logprobs, echo)
+            yield self._chunk(choice, echo.text, logprobs)
 
     def _logprobs(self, choice: int, positions: Sequence[PositionLogprobs]) -> Json | None:
         if self._call.params.logprobs is None or not positions:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from functools import partial
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -15,12 +16,11 @@ from starlette.responses import JSONResponse, Response
 
 from kaishu.async_engine import Engine
 from kaishu.engine.jobs import Generate, room_of
-from kaishu.errors import InvalidParameterError
 from kaishu.openai_fields import spelt
 from kaishu.openai_requests import CompletionCall, read_completion
 from kaishu.openai_responses import Echo, completion_response, echo_of
 from kaishu.results import Completion, CompletionEnd
-from kaishu.server.bodies import json_body
+from kaishu.server.bodies import read_body
 from kaishu.server.completion_chunks import CompletionChunks
 from kaishu.server.events import DONE, event
 from kaishu.server.many import merged
@@ -38,10 +38,9 @@ async def completions(request: Request) -> Response:
     """Continue texts."""
     service = service_of(request)
     settings, engine = service.settings, service.engine
-    call = read_completion(await json_body(request, settings), allow_unknown=not settings.strict, may_stream=True)
+    read = partial(read_completion, allow_unknown=not settings.strict, may_stream=True)
+    call = await read_body(request, settings, read)
     service.check_model(call.model)
-    if call.streams and call.echo and call.params.logprobs is not None:
-        raise InvalidParameterError("logprobs", call.params.logprobs, "null in a stream with echo")
     headers = warning_headers(call.unknown_fields)
     with spelt(call.names):
         jobs, echoes = await asyncio.to_thread(_jobs, call, engine)
@@ -74,7 +73,7 @@ async def _answers(
 ) -> list[Completion]:
     answers: dict[int, Completion] = {}
     with spelt(call.names):
-        async with aclosing(merged(engine, jobs, settings)) as deltas:
+        async with aclosing(merged(engine, jobs, settings, call.new_deltas)) as deltas:
             async for place, found in deltas:
                 if isinstance(found.delta, CompletionEnd):
                     answers[place] = found.delta.completion
@@ -89,14 +88,9 @@ async def _events(
     settings: ServerSettings,
 ) -> AsyncIterator[bytes]:
     chunks = CompletionChunks(call, echoes)
-    has_begun = False
     with spelt(call.names):
-        async with aclosing(merged(engine, jobs, settings)) as deltas:
+        async with aclosing(merged(engine, jobs, settings, call.new_deltas)) as deltas:
             async for place, found in deltas:
-                if not has_begun:
-                    has_begun = True
-                    for chunk in chunks.beginning():
-                        yield event(chunk)
                 for chunk in chunks.push(place, found):
                     yield event(chunk)
     for chunk in chunks.end():

@@ -40,10 +40,14 @@ async def rows_of(
 
 
 async def merged(
-    engine: Engine, jobs: Sequence[Generate], settings: ServerSettings
+    engine: Engine,
+    jobs: Sequence[Generate],
+    settings: ServerSettings,
+    new_deltas: Callable[[], CompletionDeltas] = CompletionDeltas,
 ) -> AsyncGenerator[tuple[int, ChoiceDelta], None]:
     """The deltas of all jobs as they come, each with its job's place.
 
+    new_deltas: makes what reads one job's events
     raises: as Engine.start and its requests do
     """
     found: asyncio.Queue[tuple[int, ChoiceDelta] | None] = asyncio.Queue(1)  # a slow reader holds all of them up
@@ -51,7 +55,7 @@ async def merged(
 
     async def one(numbered_job: tuple[int, Generate]) -> None:
         place, job = numbered_job
-        async with aclosing((await engine.start(job, CompletionDeltas())).__aiter__()) as deltas:
+        async with aclosing((await engine.start(job, new_deltas())).__aiter__()) as deltas:
             async for delta in deltas:
                 await found.put((place, delta))
 

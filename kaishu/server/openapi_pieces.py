@@ -212,6 +212,7 @@ COMPLETION: Pieces = {
         SOME_TEXT, _IDS, a_list(SOME_TEXT, 1, MAX_PROMPTS), a_list(_IDS, 1, MAX_PROMPTS), description=_INPUTS
     ),
     "echo": _truth("Begin the answer with the prompt."),
+    "max_tokens": _whole("The longest that the answer may be, in tokens. With `echo`, 0 for the prompt alone.", 0),
     "best_of": _whole("What n is, and no more.", 1, MAX_CHOICES),
     "logprobs": _whole("Give the log probability of each token, and of so many likeliest ones.", 0, MAX_LOGPROBS),
 }

@@ -21,7 +21,7 @@ from kaishu.config import GenerationDefaults
 from kaishu.engine.core import EngineCore, EngineSettings
 from kaishu.engine.jobs import Generate, Read
 from kaishu.engine.output import Limits
-from kaishu.engine.stream import ChoiceEnd, RequestEnd, Stream, TextPiece
+from kaishu.engine.stream import ChoiceEnd, PromptRead, RequestEnd, Stream, TextPiece
 from kaishu.sampling import SamplingParams
 from kaishu.text.tokenizer import Tokenizer
 from tests.scripted import ScriptedExecutor
@@ -77,6 +77,7 @@ class Outcome:
 
     choices: dict[int, ChoiceEnd] = field(default_factory=dict)
     streamed: dict[int, list[TextPiece]] = field(default_factory=dict)
+    prompt: PromptRead | None = None
     end: RequestEnd | None = None
     error: BaseException | None = None
     rows: NDArray[np.float32] | None = None
@@ -86,7 +87,10 @@ class Outcome:
         try:
             for event in stream.take():
                 assert self.end is None, "nothing follows the end"
-                if isinstance(event, TextPiece):
+                if isinstance(event, PromptRead):
+                    assert self.prompt is None and not self.streamed, "it comes once, and first"
+                    self.prompt = event
+                elif isinstance(event, TextPiece):
                     assert event.choice not in self.choices, "nothing follows a choice's end"
                     self.streamed.setdefault(event.choice, []).append(event)
                 elif isinstance(event, ChoiceEnd):
@@ -113,6 +117,7 @@ class Outcome:
         if self.end is not None:
             taken = sum(choice.completion_tokens for choice in self.choices.values())
             assert self.end.usage.completion_tokens == taken
+            assert self.end.prompt_logprobs == (self.prompt and self.prompt.logprobs)
 
     def comparable(self) -> Any:
         """All that must not depend on other jobs, bit for bit; without times, and without what was found in a cache."""

@@ -119,6 +119,15 @@ def test_text_before_a_call_streams_and_the_call_begins_before_it_is_whole():
     assert len(deltas) - first_call > 10, "arguments come as they are written"
 
 
+def test_a_choice_that_is_over_says_so_before_others_are():
+    deltas = ChatDeltas(lambda: ChannelParser("closed", parse_tool_calls=True))
+    chunks = ChatChunks("m", include_usage=False, wants_logprobs=False, only_first_call=False)
+    events = [TextPiece(1, CALLS[0], (1,)), ChoiceEnd(1, CALLS[0], (1,), "stop", 1, 0, None), TextPiece(0, "a", (1,))]
+    made = [chunk for event in events for found in deltas.push(event) for chunk in chunks.push(found)]
+    said = [(chunk["choices"][0]["index"], chunk["choices"][0]["finish_reason"]) for chunk in made]
+    assert said[-2:] == [(1, "tool_calls"), (0, None)]
+
+
 @pytest.mark.parametrize("only_first_call, count", [(True, 1), (False, 2)])
 def test_of_several_calls_the_first_is_all_where_one_at_a_time_was_asked_for(only_first_call, count):
     text = "\n".join(CALLS[:2])

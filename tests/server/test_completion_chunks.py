@@ -11,7 +11,7 @@ from kaishu.deltas import CompletionDeltas
 from kaishu.engine.stream import ChoiceEnd, Event, RequestEnd, TextPiece
 from kaishu.openai_requests import read_completion
 from kaishu.openai_responses import Echo, completion_response
-from kaishu.results import CompletionEnd, PositionLogprobs, Timing, TokenLogprob, Usage
+from kaishu.results import CompletionEnd, PositionLogprobs, PromptRead, Timing, TokenLogprob, Usage
 from kaishu.server.completion_chunks import CompletionChunks
 
 LETTERS = st.sampled_from(["a", "bc", " ", "\n", "é", "楷", "🙂"])
@@ -24,7 +24,7 @@ def position(token_id: int, text: str) -> PositionLogprobs:
 
 
 @st.composite
-def jobs(draw: st.DrawFn, n: int) -> list[Event]:
+def jobs(draw: st.DrawFn, n: int, prompt: tuple[PositionLogprobs, ...] | None) -> list[Event]:
     """The engine's events of one prompt."""
     queues: list[list[Event]] = []
     for choice in range(n):
@@ -47,7 +47,8 @@ def jobs(draw: st.DrawFn, n: int) -> list[Event]:
     mixed: list[Event] = []
     while any(queues):
         mixed.append(draw(st.sampled_from([queue for queue in queues if queue])).pop(0))
-    return [*mixed, RequestEnd(Usage(3, 4, 1), Timing(0.0, 0.0, 0), None)]
+    read = [] if prompt is None else [PromptRead(prompt)]
+    return [*read, *mixed, RequestEnd(Usage(3, 4, 1), Timing(0.0, 0.0, 0), prompt)]
 
 
 def call_of(num_prompts: int, n: int, **fields: Any):
@@ -72,16 +73,21 @@ def added_up(chunks: list[dict[str, Any]], num_choices: int) -> list[dict[str, A
     return found
 
 
-@given(st.data(), st.integers(1, 3), st.integers(1, 2), st.booleans(), st.booleans())
-def test_chunks_add_up_to_the_whole_answer(data, num_prompts, n, wants_logprobs, include_usage):
+@given(st.data(), st.integers(1, 3), st.integers(1, 2), st.booleans(), st.booleans(), st.booleans(), st.booleans())
+def test_chunks_add_up_to_the_whole_answer(data, num_prompts, n, wants_logprobs, include_usage, echoes, wants_text):
     fields: dict[str, Any] = {"logprobs": 1} if wants_logprobs else {}
     if include_usage:
         fields["stream_options"] = {"include_usage": True}
+    if echoes:
+        fields |= {"echo": True} if wants_text else {"echo": True, "max_tokens": 0}
     call = call_of(num_prompts, n, **fields)
-    chunks, made, answers = CompletionChunks(call, None), [], {}
-    made += chunks.beginning()
-    assert made == []
-    queues = [(place, data.draw(jobs(n)), CompletionDeltas()) for place in range(num_prompts)]
+    prompts = [data.draw(st.lists(LETTERS, min_size=1, max_size=4)) for _ in range(num_prompts)]
+    said = [Echo("".join(one), position(0, one[0]).chosen) for one in prompts] if echoes else None
+    chunks, made, answers = CompletionChunks(call, said), [], {}
+    queues = []
+    for place, prompt in enumerate(prompts):
+        read = tuple(position(i, text) for i, text in enumerate(prompt[1:])) if echoes and wants_logprobs else None
+        queues.append((place, data.draw(jobs(n, read)), call.new_deltas()))
     while any(events for _, events, _ in queues):
         place, events, deltas = data.draw(st.sampled_from([one for one in queues if one[1]]))
         for found in deltas.push(events.pop(0)):
@@ -89,7 +95,7 @@ def test_chunks_add_up_to_the_whole_answer(data, num_prompts, n, wants_logprobs,
             if isinstance(found.delta, CompletionEnd):
                 answers[place] = found.delta.completion
     made += chunks.end()
-    whole = completion_response([answers[place] for place in range(num_prompts)], "m")
+    whole = completion_response([answers[place] for place in range(num_prompts)], "m", echoes=said)
     if include_usage:
         assert made[-1]["choices"] == [] and made[-1]["usage"] == whole["usage"]
         assert all(chunk["usage"] is None for chunk in made[:-1])
@@ -100,11 +106,19 @@ def test_chunks_add_up_to_the_whole_answer(data, num_prompts, n, wants_logprobs,
         if not wants_logprobs or not expected["logprobs"]["tokens"]:
             expected["logprobs"] = None
         assert choice == expected
+    if not call.wants_text:
+        assert [choice["text"] for choice in found] == ["".join(prompt) for prompt in prompts for _ in range(n)]
+        assert {choice["finish_reason"] for choice in found} == {"length"}
+        assert all(answer.usage.completion_tokens == 0 for answer in answers.values())
 
 
-def test_with_echo_each_choice_begins_with_its_prompt():
-    call = call_of(2, 2, echo=True)
-    first = TokenLogprob(1, "x", b"x", 0.0)
-    begun = list(CompletionChunks(call, [Echo("one", first), Echo("two", first)]).beginning())
-    said = [(chunk["choices"][0]["index"], chunk["choices"][0]["text"]) for chunk in begun]
-    assert said == [(0, "one"), (1, "one"), (2, "two"), (3, "two")]
+def test_a_choice_that_is_over_says_so_before_others_are():
+    chunks, deltas = CompletionChunks(call_of(1, 2), None), CompletionDeltas()
+    events = [TextPiece(1, "b", (1,)), ChoiceEnd(1, "b", (1,), "stop", 1, 0, None), TextPiece(0, "a", (1,))]
+    made = [chunk for event in events for found in deltas.push(event) for chunk in chunks.push(0, found)]
+    said = [chunk["choices"][0] for chunk in made]
+    assert [(one["index"], one["text"], one["finish_reason"]) for one in said] == [
+        (1, "b", None),
+        (1, "", "stop"),
+        (0, "a", None),
+    ]

@@ -85,6 +85,9 @@ def test_several_prompts_have_n_choices_each_in_their_order(tiny):
         {"prompt": ["Once", "从前"], "logprobs": 2},
         {"echo": True},
         {"echo": True, "prompt": ["Once", "从前"], "n": 2},
+        {"echo": True, "prompt": ["Once upon a time", "a", "从前🙂"], "n": 2, "logprobs": 2},
+        {"echo": True, "prompt": ["Once upon a time", "a"], "n": 2, "max_tokens": 0, "logprobs": 2},
+        {"echo": True, "max_tokens": 0},
         {"stop": " a", "max_tokens": 60},
     ],
     ids=str,
@@ -156,6 +159,8 @@ def test_a_form_holds(tiny):
         ({"prompt": ["a"] * 2049}, "prompt", "2,049"),
         ({"prompt": "b " * 2000}, "prompt", "1,024"),
         ({"best_of": 2}, "best_of", "n, or null"),
+        ({"max_tokens": 0}, "max_tokens", "max_tokens is 0"),
+        ({"max_tokens": 0, "echo": True, "min_tokens": 1}, "min_tokens", "max_tokens is 0"),
         ({"logprobs": 21}, "logprobs", "20"),
         ({"logprobs": True}, "logprobs", "20"),
         ({"logit_bias": {"99999999": 1}}, "logit_bias", "token ids"),
@@ -178,9 +183,14 @@ def test_what_cannot_be_done_is_refused_by_name_before_a_stream_begins(tiny, fie
     assert any(one in error["message"] for one in words.split("|")), error
 
 
-def test_a_streamed_echo_with_log_probabilities_is_refused(tiny):
-    response = post(tiny, stream=True, echo=True, logprobs=1)
-    assert (response.status_code, response.json()["error"]["param"]) == (400, "logprobs")
+def test_with_no_tokens_asked_for_an_echo_is_the_prompt_alone(tiny):
+    """How evaluation harnesses score a text."""
+    body = post(tiny, echo=True, max_tokens=0, logprobs=1, n=2).json()
+    (more, _) = choices(tiny, echo=True, max_tokens=1, logprobs=1, n=2)
+    for choice in body["choices"]:
+        assert choice["text"] == ASKED["prompt"] and choice["finish_reason"] == "length"
+        assert choice["logprobs"] == {name: values[:-1] for name, values in more["logprobs"].items()}
+    assert body["usage"]["completion_tokens"] == 0 and body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"]
 
 
 def test_a_full_queue_is_429_before_a_stream_begins(steady):
