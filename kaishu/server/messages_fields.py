@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kaishu.errors import InvalidParameterError, InvalidRequestError, shortened
-from kaishu.openai_fields import Field, read_fields
+from kaishu.errors import InvalidParameterError
+from kaishu.openai_fields import Field, UnknownFields, read_object
 
 Fields = Mapping[str, Field]
 
@@ -54,10 +54,11 @@ CACHE_CONTROL: Fields = {"type": Field("neutral", ("ephemeral",)), "ttl": Field(
 OUTPUT_CONFIG: Fields = {"effort": _READ, "format": _READ}
 OUTPUT_FORMAT: Fields = {"type": Field("neutral", ("json_schema",)), "schema": _READ}
 
+_NO_BUDGET = Field("neutral", instead='A budget needs "type": "enabled".')
 THINKING: Mapping[str, Fields] = {  # by type
     "enabled": {"type": _READ, "budget_tokens": _READ, "display": _READ},
-    "adaptive": {"type": _READ, "display": _READ},
-    "disabled": {"type": _READ},
+    "adaptive": {"type": _READ, "display": _READ, "budget_tokens": _NO_BUDGET},
+    "disabled": {"type": _READ, "budget_tokens": _NO_BUDGET},
 }
 
 TOOL: Fields = {
@@ -110,30 +111,24 @@ BLOCKS: Mapping[str, Fields] = {  # by type
 }
 
 
-def members(value: object, path: str, table: Fields) -> dict[str, Any]:
+def members(value: object, path: str, table: Fields, unknown: UnknownFields) -> dict[str, Any]:
     """An object inside the body, taken apart.
 
-    path:   where it stands
-    return: what is read of it and given
-    raises: InvalidRequestError and its kinds, naming the place
+    path:    where it stands
+    unknown: gets the keys that the table doesn't have
+    return:  what is read of it and given
+    raises:  InvalidRequestError and its kinds, naming the place
     """
-    if not isinstance(value, Mapping):
-        raise InvalidParameterError(path, value, "an object, {...}")
-    try:
-        found, _ = read_fields(value, table)
-    except InvalidRequestError as error:
-        of_field = error.message.startswith(error.field)
-        message = f"{path}.{error.message}" if of_field else f"{path}: {error.message}"
-        raise InvalidRequestError(message, field=f"{path}.{shortened(error.field)}", hint=error.hint) from None
+    found = read_object(value, path, table, unknown)
     cached = found.pop("cache_control", None)
     if cached is not None:
-        check_cache_control(cached, f"{path}.cache_control")
+        check_cache_control(cached, f"{path}.cache_control", unknown)
     return found
 
 
-def check_cache_control(value: object, path: str) -> None:
+def check_cache_control(value: object, path: str, unknown: UnknownFields) -> None:
     """raises: InvalidRequestError and its kinds"""
-    members(value, path, CACHE_CONTROL)
+    read_object(value, path, CACHE_CONTROL, unknown)
 
 
 def kind_of(value: object, path: str, allowed: tuple[str, ...], *, hint: str | None = None) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kaishu.errors import InvalidMessagesError, InvalidParameterError, InvalidRequestError, and_more, shortened
+from kaishu.openai_fields import UnknownFields
 from kaishu.server.messages_fields import BLOCKS, MESSAGE, kind_of, members
 from kaishu.text.messages import clean_json
 from kaishu.tool_functions import as_error
@@ -19,9 +20,9 @@ MAX_BLOCKS = 10_000  # of one body; each takes some microseconds
 _TEXT_ONLY = "The model reads text only."
 
 
-def system_text(system: object, path: str = "system") -> str:
-    """Instructions, a string or text blocks. raises: InvalidRequestError and its kinds"""
-    return "\n\n".join(_texts(system, path))
+def system_text(system: object, unknown: UnknownFields, path: str = "system") -> str:
+    """Instructions, a string or text blocks. unknown: as for `members`; raises: InvalidRequestError and its kinds"""
+    return "\n\n".join(_texts(system, path, unknown))
 
 
 class History:
@@ -31,8 +32,9 @@ class History:
     places:   of each, where in the body it came from
     """
 
-    def __init__(self, messages: object) -> None:
-        """raises: InvalidRequestError and its kinds"""
+    def __init__(self, messages: object, unknown: UnknownFields) -> None:
+        """unknown: as for `members`; raises: InvalidRequestError and its kinds"""
+        self._unknown = unknown
         self.messages: list[Json] = []
         self.places: list[str] = []
         self._open_calls: dict[str, int] = {}  # ids whose results are still to come, numbered in their order
@@ -52,7 +54,7 @@ class History:
         return self._last_role == "assistant"
 
     def _add(self, message: object, path: str) -> None:
-        fields = members(message, path, MESSAGE)
+        fields = members(message, path, MESSAGE, self._unknown)
         role, content = fields.get("role"), fields.get("content")
         if role == "user":
             self._add_user(content, f"{path}.content", path)
@@ -61,7 +63,7 @@ class History:
                 self._check_results()
             self._append(self._assistant(content, f"{path}.content", path), path)
         elif role == "system":
-            self._append({"role": "system", "content": system_text(content, f"{path}.content")}, path)
+            self._append({"role": "system", "content": system_text(content, self._unknown, f"{path}.content")}, path)
         else:
             hint = "Instructions are in system." if role in ("developer", "tool") else None
             raise InvalidParameterError(f"{path}.role", role, "user, assistant, system", hint=hint)
@@ -84,7 +86,11 @@ class History:
             if call_id not in self._open_calls or call_id in results:
                 allowed = f"ids of calls before it without a result ({self._missing() or 'there are none'})"
                 raise InvalidParameterError(f"{where}.tool_use_id", call_id, allowed)
-            results[call_id] = {"role": "tool", "content": _result(block, where), "tool_call_id": call_id}
+            results[call_id] = {
+                "role": "tool",
+                "content": _result(block, where, self._unknown),
+                "tool_call_id": call_id,
+            }
         if not texts and not results:
             raise InvalidParameterError(path, content, "a string, or at least one block")
         for call_id in sorted(results, key=self._open_calls.__getitem__):
@@ -139,14 +145,14 @@ class History:
         return and_more([shortened(call_id) for call_id in self._open_calls])
 
     def _counted(self, content: object, path: str, allowed: tuple[str, ...]) -> Iterator[tuple[str, Json]]:
-        for found in _blocks(content, path, allowed):
+        for found in _blocks(content, path, allowed, self._unknown):
             self._num_blocks += 1
             if self._num_blocks > MAX_BLOCKS:
                 raise InvalidRequestError(f"messages has more than {MAX_BLOCKS:,} blocks of content.", field="messages")
             yield found
 
 
-def _blocks(content: object, path: str, allowed: tuple[str, ...]) -> Iterator[tuple[str, Json]]:
+def _blocks(content: object, path: str, allowed: tuple[str, ...], unknown: UnknownFields) -> Iterator[tuple[str, Json]]:
     """Each block with its place; a string is one text block."""
     if isinstance(content, str):
         yield path, {"type": "text", "text": _string(content, path)}
@@ -157,19 +163,19 @@ def _blocks(content: object, path: str, allowed: tuple[str, ...]) -> Iterator[tu
         raise InvalidRequestError(f"{path} has {len(content):,} blocks; allowed: {MAX_BLOCKS:,}.", field=path)
     for place, block in enumerate(content):
         where = f"{path}[{place}]"
-        yield where, members(block, where, BLOCKS[kind_of(block, where, allowed, hint=_TEXT_ONLY)])
+        yield where, members(block, where, BLOCKS[kind_of(block, where, allowed, hint=_TEXT_ONLY)], unknown)
 
 
-def _texts(content: object, path: str) -> list[str]:
-    return [_string(block.get("text"), f"{where}.text") for where, block in _blocks(content, path, ("text",))]
+def _texts(content: object, path: str, unknown: UnknownFields) -> list[str]:
+    return [_string(block.get("text"), f"{where}.text") for where, block in _blocks(content, path, ("text",), unknown)]
 
 
-def _result(block: Mapping[str, Any], where: str) -> str:
+def _result(block: Mapping[str, Any], where: str, unknown: UnknownFields) -> str:
     """What a call gave: text, of which a failure is told as one."""
     is_error = block.get("is_error", False)
     if not isinstance(is_error, bool):
         raise InvalidParameterError(f"{where}.is_error", is_error, "true or false")
-    text = "\n\n".join(_texts(block.get("content", ""), f"{where}.content"))
+    text = "\n\n".join(_texts(block.get("content", ""), f"{where}.content", unknown))
     return as_error(text) if is_error else text
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from kaishu.errors import InvalidParameterError, InvalidRequestError
-from kaishu.openai_fields import boolean, integer, model_name, read_fields, spelt
+from kaishu.openai_fields import UnknownFields, boolean, integer, model_name, read_object, spelt
 from kaishu.output_format import OutputFormat
 from kaishu.prompting import ChatRequest, ToolChoice
 from kaishu.sampling import SamplingParams
@@ -86,7 +86,8 @@ def read_messages(body: object, *, most_messages: int, allow_unknown: bool = Fal
     allow_unknown: see read_fields
     raises:        InvalidRequestError and its kinds, naming the field as the body spells it
     """
-    fields, unknown = read_fields(body, MESSAGE_FIELDS, allow_unknown=allow_unknown)
+    unknown = UnknownFields(are_allowed=allow_unknown)
+    fields = read_object(body, "", MESSAGE_FIELDS, unknown)
     max_tokens = integer(fields, "max_tokens", 1, MAX_TOKENS)
     if max_tokens is None:
         raise InvalidRequestError(
@@ -95,11 +96,11 @@ def read_messages(body: object, *, most_messages: int, allow_unknown: bool = Fal
             hint="Say how many tokens the answer may have at most.",
         )
     if "metadata" in fields:
-        members(fields["metadata"], "metadata", METADATA)
+        members(fields["metadata"], "metadata", METADATA, unknown)
     stops = fields.get("stop_sequences", [])
     if not isinstance(stops, list):
         raise InvalidParameterError("stop_sequences", stops, "a list of strings")
-    output_format, effort = _output_config(fields.get("output_config"))
+    output_format, effort = _output_config(fields.get("output_config"), unknown)
     call, thinking = _read_prompt(fields, unknown, most_messages)
     if thinking.budget is not None and thinking.budget >= max_tokens:
         allowed = f"a whole number below max_tokens, which is {max_tokens}, since the answer has to have room, too"
@@ -117,8 +118,9 @@ def read_messages(body: object, *, most_messages: int, allow_unknown: bool = Fal
 
 def read_count(body: object, *, most_messages: int, allow_unknown: bool = False) -> MessageCall:
     """Read a body of /v1/messages/count_tokens; arguments and errors as for read_messages."""
-    fields, unknown = read_fields(body, COUNT_FIELDS, allow_unknown=allow_unknown)
-    _output_config(fields.get("output_config"))
+    unknown = UnknownFields(are_allowed=allow_unknown)
+    fields = read_object(body, "", COUNT_FIELDS, unknown)
+    _output_config(fields.get("output_config"), unknown)
     return _read_prompt(fields, unknown, most_messages)[0]
 
 
@@ -132,30 +134,30 @@ class _Thinking:
 
 
 def _read_prompt(
-    fields: Mapping[str, Any], unknown: tuple[str, ...], most_messages: int
+    fields: Mapping[str, Any], unknown: UnknownFields, most_messages: int
 ) -> tuple[MessageCall, _Thinking]:
-    """What both routes read."""
+    """What both routes read; the last to be read."""
     if "cache_control" in fields:
-        check_cache_control(fields["cache_control"], "cache_control")
+        check_cache_control(fields["cache_control"], "cache_control", unknown)
     messages = fields.get("messages")
     if isinstance(messages, list) and len(messages) > most_messages:
         allowed = f"at most {most_messages:,} messages"
         raise InvalidParameterError("messages", f"a list of {len(messages):,}", allowed)
-    history = History(messages)
+    history = History(messages, unknown)
     if len(history.messages) > most_messages:
         allowed = f"at most {most_messages:,} messages and results of calls together"
         raise InvalidParameterError("messages", f"{len(history.messages):,} of them", allowed)
-    told = system_text(fields["system"]) if "system" in fields else ""
+    told = system_text(fields["system"], unknown) if "system" in fields else ""
     before = [{"role": "system", "content": told}] if told else []
-    thinking = _thinking(fields.get("thinking"))
+    thinking = _thinking(fields.get("thinking"), unknown)
     if thinking.wanted and history.ends_with_assistant:
         raise InvalidRequestError(
             "thinking is enabled, but the last message is the assistant's, so the answer has begun already.",
             field="thinking",
             hint="Leave one of them out.",
         )
-    tools = _tools(fields.get("tools"))
-    choice, parallel = _tool_choice(fields.get("tool_choice"))
+    tools = _tools(fields.get("tools"), unknown)
+    choice, parallel = _tool_choice(fields.get("tool_choice"), unknown)
     _check_strict(fields.get("tools") or [], choice)
     places = ["system"] * len(before) + history.places
     names = {f"messages[{index}]": place for index, place in enumerate(places)}
@@ -176,7 +178,7 @@ def _read_prompt(
         request,
         SamplingParams(),
         names,
-        unknown,
+        tuple(unknown.places),
         only_first_call=not parallel,
         shows_thought=thinking.is_shown,
         says_thinking="thinking" in fields,
@@ -184,11 +186,11 @@ def _read_prompt(
     return call, thinking
 
 
-def _thinking(value: object) -> _Thinking:
+def _thinking(value: object, unknown: UnknownFields) -> _Thinking:
     if value is None:
         return _Thinking(wanted=False)
     kind = kind_of(value, "thinking", tuple(THINKING))
-    found = members(value, "thinking", THINKING[kind])
+    found = members(value, "thinking", THINKING[kind], unknown)
     display = found.get("display", "summarized")
     if display not in ("summarized", "omitted"):
         raise InvalidParameterError("thinking.display", display, "summarized, omitted")
@@ -200,19 +202,19 @@ def _thinking(value: object) -> _Thinking:
     return _Thinking(wanted=True, budget=budget, is_shown=display != "omitted")
 
 
-def _tools(value: object) -> list[Json]:
+def _tools(value: object, unknown: UnknownFields) -> list[Json]:
     """Tools in OpenAI's form. raises: InvalidRequestError and its kinds"""
     if value is None:
         return []
     if not isinstance(value, list) or len(value) > MAX_TOOLS:
         raise InvalidParameterError("tools", value, f"a list of at most {MAX_TOOLS:,} tools")
-    return [_tool(tool, f"tools[{index}]") for index, tool in enumerate(value)]
+    return [_tool(tool, f"tools[{index}]", unknown) for index, tool in enumerate(value)]
 
 
-def _tool(tool: object, path: str) -> Json:
+def _tool(tool: object, path: str, unknown: UnknownFields) -> Json:
     if isinstance(tool, Mapping) and tool.get("type") is not None:
         kind_of(tool, path, ("custom",), hint="Of tools that run elsewhere, give a function of your own instead.")
-    found = members(tool, path, TOOL)
+    found = members(tool, path, TOOL, unknown)
     schema, examples = found.get("input_schema"), found.get("input_examples")
     if not isinstance(schema, Mapping):
         raise InvalidParameterError(f"{path}.input_schema", schema, "a JSON schema of type object")
@@ -238,12 +240,12 @@ def _check_strict(tools: list[Json], choice: ToolChoice) -> None:
             )
 
 
-def _tool_choice(value: object) -> tuple[ToolChoice, bool]:
+def _tool_choice(value: object, unknown: UnknownFields) -> tuple[ToolChoice, bool]:
     """return: in OpenAI's form; whether there may be several calls"""
     if value is None:
         return None, True
     kind = kind_of(value, "tool_choice", tuple(TOOL_CHOICE))
-    found = members(value, "tool_choice", TOOL_CHOICE[kind])
+    found = members(value, "tool_choice", TOOL_CHOICE[kind], unknown)
     is_single = found.get("disable_parallel_tool_use", False)
     if not isinstance(is_single, bool):
         raise InvalidParameterError("tool_choice.disable_parallel_tool_use", is_single, "true or false")
@@ -255,14 +257,14 @@ def _tool_choice(value: object) -> tuple[ToolChoice, bool]:
     return {"type": "function", "function": {"name": name}}, not is_single
 
 
-def _output_config(config: object) -> tuple[OutputFormat | None, int | None]:
+def _output_config(config: object, unknown: UnknownFields) -> tuple[OutputFormat | None, int | None]:
     """return: the form of the answer; for how many tokens it may think first where that is its own choice"""
-    found = {} if config is None else members(config, "output_config", OUTPUT_CONFIG)
+    found = {} if config is None else members(config, "output_config", OUTPUT_CONFIG, unknown)
     effort, wanted = found.get("effort", "high"), found.get("format")
     if not isinstance(effort, str) or effort not in THOUGHT_OF_EFFORT:
         raise InvalidParameterError("output_config.effort", effort, ", ".join(THOUGHT_OF_EFFORT))
     if wanted is None:
         return None, THOUGHT_OF_EFFORT[effort]
-    schema = members(wanted, "output_config.format", OUTPUT_FORMAT).get("schema")
+    schema = members(wanted, "output_config.format", OUTPUT_FORMAT, unknown).get("schema")
     form = OutputFormat.json_schema(schema, field_name="output_config.format.schema")  # type: ignore[arg-type]
     return form, THOUGHT_OF_EFFORT[effort]

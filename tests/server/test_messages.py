@@ -392,13 +392,18 @@ def test_an_error_in_the_middle_of_a_stream_is_an_event_that_the_client_raises(
 def test_unknown_fields_are_told_in_a_header_and_refused_by_a_strict_server(
     tiny: LiveServer, tiny_model: LoadedModel, serve: Callable[..., LiveServer]
 ) -> None:
-    body = {**ASKED, "max_tokens": 1, "betas_of_ours": 1}
-    del body["extra_body"]
-    for path in ("/v1/messages", "/v1/messages/count_tokens"):
-        answer = tiny.client.post(path, json=body)
-        assert answer.status_code == 200 and "betas_of_ours" in answer.headers["x-kaishu-ignored-fields"]
-    strict = serve(service_on(tiny_model), strict=True).client.post("/v1/messages", json=body)
-    assert strict.status_code == 400 and "betas_of_ours" in strict.json()["error"]["message"]
+    strict = serve(service_on(tiny_model), strict=True)
+    counted = {"model": "tiny", "messages": ASKED["messages"]}
+    for path, body in (("/v1/messages", {**counted, "max_tokens": 1}), ("/v1/messages/count_tokens", counted)):
+        for said_too, place in (
+            ({"ours": 1}, "ours"),
+            ({"messages": [{**ASKED["messages"][0], "ours": None}]}, "messages[0].ours"),
+            ({"tools": [{**WEATHER, "ours": {}}]}, "tools[0].ours"),
+        ):
+            answer = tiny.client.post(path, json={**body, **said_too})
+            assert answer.status_code == 200 and answer.headers["x-kaishu-ignored-fields"] == place
+            refused = strict.client.post(path, json={**body, **said_too})
+            assert refused.status_code == 400 and '"ours"' in refused.json()["error"]["message"]
 
 
 def test_a_client_that_leaves_frees_what_it_held(scripted: Scripted) -> None:

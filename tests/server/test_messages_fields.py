@@ -10,6 +10,7 @@ from anthropic import types
 from anthropic.types import message_count_tokens_params, message_create_params
 
 from kaishu.errors import InvalidRequestError
+from kaishu.openai_fields import UnknownFields
 from kaishu.server.messages_fields import (
     BLOCKS,
     CACHE_CONTROL,
@@ -60,7 +61,7 @@ def test_every_field_that_the_client_can_send_has_its_place(table: Mapping[str, 
     ("value", "field", "words"),
     [
         ([], "x[1]", "allowed: an object"),
-        ({"type": "text", "txt": ""}, "x[1].txt", 'There is no field "txt" here'),
+        ({"type": "text", "txt": ""}, "x[1].txt", 'There is no field "txt" in'),
         ({"type": "text", "citations": [{}]}, "x[1].citations", "Write what is cited"),
         ({"type": "text", "cache_control": {"type": "other"}}, "x[1].cache_control.type", '"ephemeral"'),
         ({"type": "text", "cache_control": "ephemeral"}, "x[1].cache_control", "allowed: an object"),
@@ -68,13 +69,20 @@ def test_every_field_that_the_client_can_send_has_its_place(table: Mapping[str, 
 )
 def test_what_is_wrong_inside_an_object_is_named_with_its_place(value: Any, field: str, words: str) -> None:
     with pytest.raises(InvalidRequestError) as found:
-        members(value, "x[1]", BLOCKS["text"])
+        members(value, "x[1]", BLOCKS["text"], UnknownFields())
     assert found.value.field == field and words in str(found.value) and "x[1]" in str(found.value)
+
+
+def test_keys_that_an_object_does_not_have_are_noted_with_their_places() -> None:
+    unknown = UnknownFields(are_allowed=True)
+    block = {"type": "text", "text": "a", "txt": None, "cache_control": {"type": "ephemeral", "size": 1}}
+    assert members(block, "x[1]", BLOCKS["text"], unknown) == {"type": "text", "text": "a"}
+    assert unknown.places == ["x[1].txt", "x[1].cache_control.size"]
 
 
 def test_cache_control_is_checked_and_changes_nothing() -> None:
     block = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "1h"}, "citations": None}
-    assert members(block, "x", BLOCKS["text"]) == {"type": "text", "text": "a"}
+    assert members(block, "x", BLOCKS["text"], UnknownFields()) == {"type": "text", "text": "a"}
 
 
 @pytest.mark.parametrize("value", [None, "text", {}, {"type": 1}, {"type": "image"}])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kaishu.errors import InvalidRequestError
+from kaishu.openai_fields import UnknownFields
 from kaishu.server.messages_history import MAX_BLOCKS, History, system_text
 from kaishu.text.messages import clean_messages
 
@@ -21,6 +22,13 @@ CALLS = {
         {"type": "tool_use", "id": "b", "name": "time", "input": {}, "caller": {"type": "direct"}},
     ],
 }
+
+
+STRICT = UnknownFields()
+
+
+def read(messages: Any, unknown: UnknownFields = STRICT) -> History:
+    return History(messages, unknown)
 
 
 def result(call_id: str, content: Any = "ok", **more: Any) -> dict[str, Any]:
@@ -40,7 +48,7 @@ ASKED = user(text("Hi"))
 
 def test_blocks_become_texts_thoughts_calls_and_results_in_the_order_of_the_calls() -> None:
     answered = user(text("And now?"), result("b", [text("noon"), text("sharp")]), result("a", "rain", is_error=True))
-    history = History([ASKED, CALLS, answered])
+    history = read([ASKED, CALLS, answered])
     assert history.messages == [
         {"role": "user", "content": "Hi"},
         {
@@ -62,12 +70,12 @@ def test_blocks_become_texts_thoughts_calls_and_results_in_the_order_of_the_call
 
 
 def test_results_may_come_in_several_messages_and_have_no_content() -> None:
-    history = History([ASKED, CALLS, user({"type": "tool_result", "tool_use_id": "a"}), user(result("b"))])
+    history = read([ASKED, CALLS, user({"type": "tool_result", "tool_use_id": "a"}), user(result("b"))])
     assert [message["content"] for message in history.messages[2:]] == ["", "ok"]
 
 
 def test_a_string_is_one_text_and_system_messages_stay_where_they_are() -> None:
-    history = History(
+    history = read(
         [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}, {"role": "assistant", "content": "c"}]
     )
     assert [(message["role"], message["content"]) for message in history.messages] == [
@@ -80,18 +88,27 @@ def test_a_string_is_one_text_and_system_messages_stay_where_they_are() -> None:
 
 def test_a_thought_that_was_left_out_is_none() -> None:
     answered = {"role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": "s"}, text("x")]}
-    assert History([ASKED, answered]).messages[1] == {"role": "assistant", "content": "x"}
+    assert read([ASKED, answered]).messages[1] == {"role": "assistant", "content": "x"}
 
 
 def test_an_answer_of_no_blocks_can_be_sent_back() -> None:
-    assert History([ASKED, {"role": "assistant", "content": []}, ASKED]).messages[1]["content"] == ""
+    assert read([ASKED, {"role": "assistant", "content": []}, ASKED]).messages[1]["content"] == ""
 
 
 def test_system_is_a_text_or_several() -> None:
-    assert system_text("Be brief.") == "Be brief."
-    assert system_text([text("Be brief."), {**text("Be kind."), "cache_control": {"type": "ephemeral"}}]) == (
+    assert system_text("Be brief.", STRICT) == "Be brief."
+    assert system_text([text("Be brief."), {**text("Be kind."), "cache_control": {"type": "ephemeral"}}], STRICT) == (
         "Be brief.\n\nBe kind."
     )
+
+
+def test_keys_that_no_message_and_no_block_has_are_noted_with_their_places() -> None:
+    unknown = UnknownFields(are_allowed=True)
+    answered = user({**result("a", [{**text("x"), "c": None}]), "b": ""}, result("b"))
+    read([{**ASKED, "a": 1}, CALLS, answered], unknown)
+    assert unknown.places == ["messages[0].a", "messages[2].content[0].b", "messages[2].content[0].content[0].c"]
+    system_text([{**text("x"), "d": 1}], unknown)
+    assert unknown.places[-1] == "system[0].d"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +153,7 @@ def test_system_is_a_text_or_several() -> None:
 )
 def test_what_cannot_be_translated_is_refused_with_its_place(messages: Any, field: str, words: str) -> None:
     with pytest.raises(InvalidRequestError) as found:
-        History(messages)
+        read(messages)
     assert found.value.field == field and words in str(found.value)
 
 
@@ -144,5 +161,5 @@ def test_ten_thousand_calls_and_results_take_no_quadratic_time() -> None:
     """2 · 4,999 blocks; a list of open calls would be searched 25 million times."""
     calls = [{"type": "tool_use", "id": str(number), "name": "f", "input": {}} for number in range(4999)]
     results = [result(str(number)) for number in reversed(range(4999))]
-    history = History([ASKED, {"role": "assistant", "content": calls}, *(user(one) for one in results)])
+    history = read([ASKED, {"role": "assistant", "content": calls}, *(user(one) for one in results)])
     assert [message["tool_call_id"] for message in history.messages[2:4]] == ["4998", "4997"]

@@ -169,6 +169,7 @@ def test_a_form_of_the_answer_is_a_schema() -> None:
         ({"thinking": {"type": "enabled", "budget_tokens": 20}}, "thinking.budget_tokens"),
         ({"thinking": {"type": "disabled", "budget_tokens": 5}}, "thinking.budget_tokens"),
         ({"thinking": {"type": "adaptive", "display": "full"}}, "thinking.display"),
+        ({"thinking": {"type": "adaptive", "budget_tokens": 5}}, "thinking.budget_tokens"),
         ({"tools": {}}, "tools"),
         ({"tools": [TOOL] * 2049}, "tools"),
         ({"tools": ["weather"]}, "tools[0]"),
@@ -224,8 +225,24 @@ def test_errors_that_come_later_name_places_of_the_body() -> None:
 
 
 def test_unknown_fields_are_told_where_they_are_allowed() -> None:
-    call = read_messages({**BODY, "x": 1}, most_messages=10, allow_unknown=True)
-    assert call.unknown_fields == ("x",)
+    said = {
+        "x": 1,
+        "metadata": {"a": 1},
+        "cache_control": {"type": "ephemeral", "b": 1},
+        "system": [{"type": "text", "text": "s", "c": 1}],
+        "thinking": {"type": "adaptive", "d": None},
+        "tools": [{**TOOL, "e": ""}],
+        "tool_choice": {"type": "auto", "f": 0},
+        "output_config": {"g": 1, "format": {"type": "json_schema", "schema": {"type": "object"}, "h": 1}},
+        "messages": [{"role": "user", "content": "Hi", "i": 1}],
+    }
+    places = ["metadata.a", "cache_control.b", "system[0].c", "thinking.d", "tools[0].e", "tool_choice.f"]
+    places += ["output_config.g", "output_config.format.h", "messages[0].i"]
+    call = read_messages({**BODY, **said}, most_messages=10, allow_unknown=True)
+    assert call.unknown_fields[0] == "x" and set(call.unknown_fields[1:]) == set(places)
+    del said["metadata"]
+    counted = read_count({"model": "tiny", **said}, most_messages=10, allow_unknown=True)
+    assert counted.unknown_fields[0] == "x" and set(counted.unknown_fields[1:]) == set(places) - {"metadata.a"}
 
 
 def test_counting_reads_the_same_prompt_and_nothing_of_the_answer() -> None:
