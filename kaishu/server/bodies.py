@@ -1,16 +1,16 @@
 """Request bodies: bytes off the wire, as JSON.
 
-Owns the limits of size, time and form, all of which are checked before anything looks at the content. What the fields
-mean is others'.
+Owns the limits of size, time and form, all of which are checked before anything looks at the content, and where that
+happens: beside the event loop if it takes time. What the fields mean is others'.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
@@ -19,16 +19,18 @@ from kaishu.json_fields import shown
 from kaishu.server.refusals import RefusedError, too_large
 from kaishu.server.settings import ServerSettings
 
-_PARSED_AT_ONCE_BYTES = 64 << 10  # what parses in about a millisecond; more goes to a thread
+Call = TypeVar("Call")
+_READ_AT_ONCE_BYTES = 16 << 10  # usually some tenths of a millisecond, at the worst a few; more goes to a thread
 _DISCARDED_BYTES, _DISCARD_S = 256 << 20, 1.0  # of a body that is too large, at most
 MAX_VALUES = 1_000_000  # a value takes up to a hundred bytes of memory, and two of the body
 MAX_DEPTH = 128  # what messages, tools and schemas may be is less; so nothing that recurses over values gets too deep
 
 
-async def json_body(request: Request, settings: ServerSettings) -> Any:
-    """The body as Python's values. What it says about the model comes into the log.
+async def read_body(request: Request, settings: ServerSettings, read: Callable[[Any], Call]) -> Call:
+    """The body, as `read` understands it. What it says about the model comes into the log.
 
-    raises: RefusedError (413, 415, 408); InvalidRequestError for what isn't JSON; ClientDisconnect
+    read:   is given Python's values; runs in a thread where the body is large
+    raises: RefusedError (413, 415, 408); InvalidRequestError for what isn't JSON; ClientDisconnect; what `read` raises
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
@@ -55,10 +57,14 @@ async def json_body(request: Request, settings: ServerSettings) -> Any:
             code="body_timeout",
             headers={"Connection": "close"},
         ) from None
-    body = parsed(raw) if len(raw) <= _PARSED_AT_ONCE_BYTES else await asyncio.to_thread(parsed, raw)
-    if isinstance(body, dict) and isinstance(body.get("model"), str):
-        request.state.model = shortened(body["model"])
-    return body
+
+    def understood() -> Call:
+        body = parsed(raw)
+        if isinstance(body, dict) and isinstance(body.get("model"), str):
+            request.state.model = shortened(body["model"])
+        return read(body)
+
+    return understood() if len(raw) <= _READ_AT_ONCE_BYTES else await asyncio.to_thread(understood)
 
 
 async def _read(request: Request, most_bytes: int) -> bytes:

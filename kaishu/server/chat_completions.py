@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -18,7 +19,7 @@ from kaishu.errors import shown
 from kaishu.openai_fields import spelt
 from kaishu.openai_requests import read_chat
 from kaishu.openai_responses import chat_response
-from kaishu.server.bodies import json_body
+from kaishu.server.bodies import read_body
 from kaishu.server.chat_chunks import ChatChunks
 from kaishu.server.events import DONE, event
 from kaishu.server.refusals import RefusedError, openai_error
@@ -34,7 +35,8 @@ async def chat_completions(request: Request) -> Response:
     """Answer a conversation."""
     service = service_of(request)
     settings = service.settings
-    call = read_chat(await json_body(request, settings), allow_unknown=not settings.strict, may_stream=True)
+    read = partial(read_chat, allow_unknown=not settings.strict, may_stream=True)
+    call = await read_body(request, settings, read)
     service.check_model(call.model)
     service.check_messages(call.request.messages)
     headers = warning_headers(call.unknown_fields)

@@ -6,6 +6,7 @@ Owns the route. Bodies and answers are openai_embeddings.py's; the engine reads 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import numpy as np
 from fastapi import APIRouter
@@ -14,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from kaishu.openai_embeddings import embedding_jobs, embedding_response, read_embedding
 from kaishu.openai_fields import spelt
-from kaishu.server.bodies import json_body
+from kaishu.server.bodies import read_body
 from kaishu.server.many import rows_of
 from kaishu.server.service import service_of
 from kaishu.server.unknown_fields import warning_headers
@@ -28,7 +29,7 @@ async def embeddings(request: Request) -> Response:
     """Texts as vectors."""
     service = service_of(request)
     engine, settings = service.engine, service.settings
-    call = read_embedding(await json_body(request, settings), allow_unknown=not settings.strict)
+    call = await read_body(request, settings, partial(read_embedding, allow_unknown=not settings.strict))
     service.check_model(call.model)
     with spelt(call.names):
         jobs = await asyncio.to_thread(embedding_jobs, call, engine.loaded, engine.prompting)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -18,7 +19,7 @@ from kaishu.deltas import ChatDeltas
 from kaishu.errors import EngineClosedError
 from kaishu.openai_fields import spelt
 from kaishu.prompting import Prompting
-from kaishu.server.bodies import json_body
+from kaishu.server.bodies import read_body
 from kaishu.server.events import event
 from kaishu.server.messages_answers import Json, count_object
 from kaishu.server.messages_events import MessageEvents
@@ -36,10 +37,8 @@ async def messages(request: Request) -> Response:
     """Answer a conversation, in Anthropic's form."""
     service = service_of(request)
     settings, engine = service.settings, service.engine
-    body = await json_body(request, settings)
-    call = await asyncio.to_thread(
-        read_messages, body, most_messages=settings.max_messages, allow_unknown=not settings.strict
-    )
+    read = partial(read_messages, most_messages=settings.max_messages, allow_unknown=not settings.strict)
+    call = await read_body(request, settings, read)
     service.check_model(call.model)
     with spelt(call.names):
         made = await asyncio.to_thread(call.with_thinking, lambda chat: engine.prompting.chat(chat, call.params))
@@ -69,10 +68,8 @@ async def count_tokens(request: Request) -> Response:
     """How many tokens a conversation's prompt has."""
     service = service_of(request)
     settings = service.settings
-    body = await json_body(request, settings)
-    call = await asyncio.to_thread(
-        read_count, body, most_messages=settings.max_messages, allow_unknown=not settings.strict
-    )
+    read = partial(read_count, most_messages=settings.max_messages, allow_unknown=not settings.strict)
+    call = await read_body(request, settings, read)
     service.check_model(call.model)
     with spelt(call.names):
         counted = await asyncio.to_thread(_counted, service.engine.prompting, call)

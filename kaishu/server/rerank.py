@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from kaishu.openai_fields import Field, boolean, integer, model_name, priority, 
 from kaishu.openai_responses import Json, new_id
 from kaishu.reranking import DEFAULT_INSTRUCT, answer_ids, ranked, reranking_ids
 from kaishu.results import RerankResult
-from kaishu.server.bodies import json_body
+from kaishu.server.bodies import read_body
 from kaishu.server.many import rows_of
 from kaishu.server.service import service_of
 from kaishu.server.unknown_fields import warning_headers
@@ -71,14 +72,16 @@ async def rerank(request: Request) -> Response:
     """Put documents in order."""
     service = service_of(request)
     engine, settings = service.engine, service.settings
-    call = read_rerank(await json_body(request, settings), allow_unknown=not settings.strict)
+    call = await read_body(request, settings, partial(read_rerank, allow_unknown=not settings.strict))
     service.check_model(call.model)
     jobs = await asyncio.to_thread(_jobs, call, engine)
     answers = list(answer_ids(engine.loaded.tokenizer))
     rows = await answer_of(request, rows_of(engine, jobs, settings, lambda found: found[0][answers]), settings)
     results = ranked(np.stack(rows))  # [n, 2]
-    body = rerank_response(call, results, sum(len(job.token_ids) for job in jobs))
-    return JSONResponse(body, headers=warning_headers(call.unknown_fields))
+    num_tokens = sum(len(job.token_ids) for job in jobs)
+    headers = warning_headers(call.unknown_fields)
+    # With the documents it is as large as the body.
+    return await asyncio.to_thread(lambda: JSONResponse(rerank_response(call, results, num_tokens), headers=headers))
 
 
 def read_rerank(body: object, *, allow_unknown: bool = False) -> RerankCall:

@@ -18,7 +18,7 @@ from kaishu.errors import EngineClosedError, shown
 from kaishu.openai_fields import spelt
 from kaishu.openai_responses import Json
 from kaishu.results import ChatEnd
-from kaishu.server.bodies import json_body
+from kaishu.server.bodies import read_body
 from kaishu.server.events import event
 from kaishu.server.refusals import RefusedError
 from kaishu.server.responses_events import ResponseEvents
@@ -35,8 +35,7 @@ async def responses(request: Request) -> Response:
     """Answer a conversation."""
     service = service_of(request)
     settings = service.settings
-    body = await json_body(request, settings)
-    call = await asyncio.to_thread(_read, body, service)
+    call = await read_body(request, settings, lambda body: _read(body, service))
     headers = warning_headers(call.unknown_fields)
     with spelt(call.names):
         started = await service.engine.add_chat(call.request, call.params)
@@ -50,7 +49,8 @@ async def responses(request: Request) -> Response:
             abort=started.abort,
             headers=headers,
         )
-    return JSONResponse(await answer_of(request, _whole(started, events), settings), headers=headers)
+    answer = await answer_of(request, _whole(started, events), settings)
+    return await asyncio.to_thread(lambda: JSONResponse(answer, headers=headers))  # log probabilities are megabytes
 
 
 @router.api_route("/v1/responses/{response_id}", methods=["GET", "DELETE"])
@@ -67,7 +67,6 @@ async def stored_response(response_id: str) -> Response:
 
 
 def _read(body: object, service: Service) -> ResponseCall:
-    """In a thread: there may be many items."""
     if isinstance(body, dict):
         with spelt({"messages": "input"}):
             service.check_messages(body.get("input"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -14,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from kaishu.errors import InvalidParameterError, InvalidRequestError
-from kaishu.openai_fields import Field, boolean, read_fields, spelt
+from kaishu.openai_fields import CHAT_FIELDS, Field, boolean, read_fields, spelt
 from kaishu.openai_requests import read_thinking
 from kaishu.openai_responses import Json
 from kaishu.prompting import ChatRequest
-from kaishu.server.bodies import json_body
+from kaishu.server.bodies import read_body
 from kaishu.server.service import Service, service_of
 from kaishu.server.unknown_fields import warning_headers
 from kaishu.text.tokenizer import check_text
@@ -26,9 +27,10 @@ from kaishu.text.tokenizer import check_text
 router = APIRouter()
 _READ = Field("read")
 OF_CHATS = ("tools", "enable_thinking", "reasoning_effort", "chat_template_kwargs", "continue_final_message")
-TOKENIZE_FIELDS: Mapping[str, Field] = dict.fromkeys(
-    ("model", "prompt", "messages", *OF_CHATS, "return_token_strs"), _READ
-)
+TOKENIZE_FIELDS: Mapping[str, Field] = {
+    **{name: CHAT_FIELDS[name] for name in ("model", "messages", *OF_CHATS)},
+    **dict.fromkeys(("prompt", "return_token_strs"), _READ),
+}
 DETOKENIZE_FIELDS: Mapping[str, Field] = dict.fromkeys(("model", "tokens"), _READ)
 
 
@@ -37,7 +39,7 @@ async def tokenize(request: Request) -> Response:
     """The tokens of a text (`prompt`) or of a conversation as the model reads it (`messages`)."""
     service = service_of(request)
     fields, headers = await _fields(request, service, TOKENIZE_FIELDS)
-    return JSONResponse(await asyncio.to_thread(_tokenized, service, fields), headers=headers)
+    return await asyncio.to_thread(lambda: JSONResponse(_tokenized(service, fields), headers=headers))
 
 
 @router.post("/detokenize")
@@ -47,16 +49,14 @@ async def detokenize(request: Request) -> Response:
     fields, headers = await _fields(request, service, DETOKENIZE_FIELDS)
     if "tokens" not in fields:
         raise InvalidRequestError("tokens is missing; allowed: a list of token ids.", field="tokens")
-    token_ids = await asyncio.to_thread(service.engine.prompting.checked_ids, "tokens", fields["tokens"])
-    text = await asyncio.to_thread(service.engine.loaded.tokenizer.decode, token_ids)
-    return JSONResponse({"prompt": text}, headers=headers)
+    return await asyncio.to_thread(lambda: JSONResponse(_detokenized(service, fields["tokens"]), headers=headers))
 
 
 async def _fields(
     request: Request, service: Service, table: Mapping[str, Field]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    body = await json_body(request, service.settings)
-    fields, unknown = read_fields(body, table, allow_unknown=not service.settings.strict)
+    read = partial(read_fields, table=table, allow_unknown=not service.settings.strict)
+    fields, unknown = await read_body(request, service.settings, read)
     if "model" in fields:  # there is only one, so it may be left out
         if not isinstance(fields["model"], str):
             raise InvalidParameterError("model", fields["model"], "the name of a model")
@@ -92,3 +92,9 @@ def _tokenized(service: Service, fields: Mapping[str, Any]) -> Json:
     texts = [tokenizer.token_bytes(one).decode("utf-8", errors="replace") for one in ids] if with_texts else None
     context_tokens = service.engine.loaded.context_tokens
     return {"count": len(ids), "max_model_len": context_tokens, "tokens": ids, "token_strs": texts}
+
+
+def _detokenized(service: Service, tokens: object) -> Json:
+    """raises: InvalidParameterError"""
+    token_ids = service.engine.prompting.checked_ids("tokens", tokens)
+    return {"prompt": service.engine.loaded.tokenizer.decode(token_ids)}
