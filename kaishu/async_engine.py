@@ -24,11 +24,13 @@ from kaishu.engine.core import EngineCore, EngineSettings
 from kaishu.engine.jobs import Generate, Read
 from kaishu.engine.statistics import Statistics
 from kaishu.engine.stream import Stream
-from kaishu.errors import EngineClosedError
+from kaishu.errors import EngineClosedError, QueueFullError
 from kaishu.loading import LoadedModel, load_model
 from kaishu.prompting import ChatRequest, Prompting
 from kaishu.results import ChatCompletion, Completion
 from kaishu.sampling import SamplingParams
+
+_LOOKS_AGAIN_S = 0.02  # whoever waits for room in the queue
 
 
 class EngineRequest:
@@ -123,22 +125,27 @@ class Engine:
         made = await asyncio.to_thread(self.prompting.chat, request, params or SamplingParams())
         return await self.start(made.job, ChatDeltas(made.new_parser))
 
-    async def start(self, job: Generate, deltas: CompletionDeltas | ChatDeltas) -> EngineRequest:
+    async def start(
+        self, job: Generate, deltas: CompletionDeltas | ChatDeltas, *, let_in: asyncio.Event | None = None
+    ) -> EngineRequest:
         """Add a job of Prompting's, and say what reads its events.
 
+        let_in: of jobs that belong together. Set by the first that is let in; from then on the others wait for room in
+                the queue rather than be refused
         raises: as `add`
         """
-        stream = self._enter(await asyncio.to_thread(self._core.prepare, job))
+        stream = await self._let_in(job, let_in)
         request = EngineRequest(self, stream, deltas)
         self._watch(stream, request.notify)
         return request
 
-    async def read(self, job: Read) -> Any:
+    async def read(self, job: Read, *, let_in: asyncio.Event | None = None) -> Any:
         """Compute rows of a text. return: [R, V] logits or [1, D] hidden states, float32
 
+        let_in: as `start`
         raises: InvalidRequestError and its kinds, QueueFullError, NumericalError
         """
-        stream = self._enter(await asyncio.to_thread(self._core.prepare, job))
+        stream = await self._let_in(job, let_in)
         loop, is_over = asyncio.get_running_loop(), asyncio.Event()
         self._watch(stream, lambda: loop.is_closed() or loop.call_soon_threadsafe(is_over.set))
         try:
@@ -177,6 +184,20 @@ class Engine:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def _let_in(self, job: Generate | Read, let_in: asyncio.Event | None) -> Stream:
+        start = await asyncio.to_thread(self._core.prepare, job)
+        while True:
+            try:
+                stream = self._enter(start)
+            except QueueFullError:
+                if let_in is None or not let_in.is_set():
+                    raise
+                await asyncio.sleep(_LOOKS_AGAIN_S)
+            else:
+                if let_in is not None:
+                    let_in.set()
+                return stream
 
     def _enter(self, start: Callable[[], Stream]) -> Stream:
         if self._is_closed:

@@ -1,7 +1,7 @@
 """One request that is several jobs of the engine: prompts to complete, texts to read.
 
-Owns how many of them are in the engine at once, so that one request doesn't fill the queue, and that all end when one
-fails or the client leaves. Knows nothing of what the jobs are for.
+Owns how many of them are in the engine at once, so that one request doesn't fill the queue; that a full queue refuses
+all of them or none; and that all end when one fails or the client leaves. Knows nothing of what the jobs are for.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ async def rows_of(
     raises: as Engine.read
     """
 
-    async def one(job: Read) -> Result:
-        return keep(await engine.read(job))
+    async def one(job: Read, let_in: asyncio.Event) -> Result:
+        return keep(await engine.read(job, let_in=let_in))
 
     return await _each(jobs, one, at_once(settings))
 
@@ -53,9 +53,10 @@ async def merged(
     found: asyncio.Queue[tuple[int, ChoiceDelta] | None] = asyncio.Queue(1)  # a slow reader holds all of them up
     numbered = list(enumerate(jobs))
 
-    async def one(numbered_job: tuple[int, Generate]) -> None:
+    async def one(numbered_job: tuple[int, Generate], let_in: asyncio.Event) -> None:
         place, job = numbered_job
-        async with aclosing((await engine.start(job, new_deltas())).__aiter__()) as deltas:
+        started = await engine.start(job, new_deltas(), let_in=let_in)
+        async with aclosing(started.__aiter__()) as deltas:
             async for delta in deltas:
                 await found.put((place, delta))
 
@@ -80,15 +81,23 @@ async def merged(
             running.exception()  # nobody is left to be told
 
 
-async def _each(jobs: Sequence[Any], call: Callable[[Any], Awaitable[Result]], most: int) -> list[Result]:
-    """Results in the order of the jobs, `most` of them at once; the first failure ends all others and is raised."""
-    limit = asyncio.Semaphore(most)
+async def _each(
+    jobs: Sequence[Any], call: Callable[[Any, asyncio.Event], Awaitable[Result]], most: int
+) -> list[Result]:
+    """Results in the order of the jobs, `most` of them at once; the first failure ends all others and is raised.
 
-    async def one(job: Any) -> Result:
+    call: given a job and what it sets when the engine has let the job in. Nobody begins before the first is in, so that
+          a full queue refuses the request before anything of it is done, and none afterwards
+    """
+    limit, let_in = asyncio.Semaphore(most), asyncio.Event()
+
+    async def one(place: int, job: Any) -> Result:
+        if place:
+            await let_in.wait()
         async with limit:
-            return await call(job)
+            return await call(job, let_in)
 
-    tasks = [asyncio.ensure_future(one(job)) for job in jobs]
+    tasks = [asyncio.ensure_future(one(place, job)) for place, job in enumerate(jobs)]
     try:
         return list(await asyncio.gather(*tasks))
     finally:

@@ -139,7 +139,7 @@ def test_a_failure_in_the_middle_ends_all_others_and_is_raised(run):
     run(test)
 
 
-def test_a_full_queue_is_raised(run):
+def test_a_full_queue_refuses_all_of_a_request(run):
     async def test(engine: Engine, executor: SteadyExecutor) -> None:
         executor.may_step.clear()
         others: list[EngineRequest] = []
@@ -149,12 +149,53 @@ def test_a_full_queue_is_raised(run):
                     others.append(await engine.start(job(1, max_tokens=100), CompletionDeltas()))
             with pytest.raises(QueueFullError):
                 await texts(engine, [job(5), job(6)])
+            with pytest.raises(QueueFullError):
+                await rows_of(engine, [Read([5], "last_hidden")] * 2, SETTINGS, lambda row: row)
         finally:
             executor.may_step.set()
         for other in others:
             other.abort()
 
     run(test, max_running=2, max_waiting=2)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_request_that_is_let_in_waits_for_room_where_others_fill_the_queue(run, monkeypatch, reads):
+    refused: list[object] = []
+
+    async def test(engine: Engine, executor: SteadyExecutor) -> None:
+        enter = engine._enter
+
+        def noted(start: Any) -> Any:
+            try:
+                return enter(start)
+            except QueueFullError:
+                refused.append(start)
+                raise
+
+        monkeypatch.setattr(engine, "_enter", noted)
+        others = [await engine.start(job(1, max_tokens=100), CompletionDeltas())]
+        running = aiter(others[0])
+        await anext(running)
+        executor.may_step.clear()
+        try:
+            others += [await engine.start(job(2, max_tokens=3), CompletionDeltas()) for _ in range(2)]
+            asked = [Read([5], "last_hidden")] * 4 if reads else [job(5), job(6), job(7), job(8)]
+            settings = ServerSettings(port=0, max_waiting=3)
+            answering = asyncio.ensure_future(
+                rows_of(engine, asked, settings, lambda row: row) if reads else texts(engine, asked, settings)
+            )
+            while len(set(refused)) < 2:
+                await asyncio.sleep(0.002)
+            assert not answering.done()
+        finally:
+            executor.may_step.set()
+        assert len(await answering) == 4
+        await running.aclose()
+        for other in others:
+            other.abort()
+
+    run(test, max_running=1, max_waiting=3)
 
 
 @pytest.mark.parametrize("num_read", [0, 1, 7])
