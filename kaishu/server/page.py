@@ -49,17 +49,19 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
+    # Else a browser looks up the host of every link as soon as it is shown: a request that a model's answer could make.
+    "X-DNS-Prefetch-Control": "off",
     "Cache-Control": "no-cache",  # a browser asks each time whether its copy is still the newest
 }
 
 
-@router.get("/", include_in_schema=False)
+@router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
 async def page(request: Request) -> Response:
     """The page itself."""
     return await _answer(request, "index.html")
 
 
-@router.get("/page/{name:path}", include_in_schema=False)
+@router.api_route("/page/{name:path}", methods=["GET", "HEAD"], include_in_schema=False)
 async def page_file(request: Request, name: str) -> Response:
     """A file of the page."""
     return await _answer(request, name)

@@ -34,6 +34,7 @@ def test_the_page_and_each_of_its_files_come_with_their_types_and_a_strict_polic
         assert policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == "'none'"
         assert "unsafe" not in answer.headers["content-security-policy"]
         assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["x-dns-prefetch-control"] == "off"
 
 
 def test_a_file_that_the_browser_has_isnt_sent_again(client):
@@ -42,6 +43,12 @@ def test_a_file_that_the_browser_has_isnt_sent_again(client):
     again = client.get("/page/main.js", headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     assert client.get("/page/main.js", headers={"If-None-Match": '"other"'}).status_code == 200
+
+
+def test_what_asks_for_the_head_alone_gets_it(client):
+    head, whole = client.head("/"), client.get("/")
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["etag"] == whole.headers["etag"]
 
 
 @pytest.mark.parametrize(
