@@ -50,6 +50,18 @@ class EngineRequest:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._has_news.set)
 
+    async def begun(self) -> int | None:
+        """Wait until the engine begins with it.
+
+        return: how many of the prompt's tokens were found in the cache; None where it ended before
+        """
+        stream = self._stream
+        while stream.cached_tokens is None and not stream.is_over:
+            self._has_news.clear()
+            if stream.cached_tokens is None and not stream.is_over:
+                await self._has_news.wait()
+        return stream.cached_tokens
+
     async def __aiter__(self) -> AsyncGenerator[ChoiceDelta, None]:
         try:
             while True:

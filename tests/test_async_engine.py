@@ -155,3 +155,20 @@ def test_a_bug_in_a_step_fails_requests_and_not_the_thread(monkeypatch: pytest.M
             assert (await (await engine.add("Hi", GREEDY)).completion()).finish_reason in ("stop", "length")
 
     run(broken())
+
+
+def test_when_a_request_is_begun_with_it_is_known_what_of_its_prompt_was_cached() -> None:
+    async def begun() -> None:
+        async with Engine("tiny", threads=1, context_tokens=1024) as engine:
+            prompt = list(range(100, 400))
+            found = []
+            for _ in range(2):
+                request = await engine.add(prompt, replace(GREEDY, max_tokens=2))
+                found.append(await request.begun())
+                assert (await request.completion()).usage.cached_tokens == found[-1] == await request.begun()
+            assert found[0] == 0 and found[1] > 200
+            late = await engine.add(prompt, GREEDY)
+            late.abort()
+            assert await late.begun() in (None, found[1]), "it waits for no request that is over"
+
+    run(begun())

@@ -57,15 +57,17 @@ Event = PromptRead | TextPiece | ChoiceEnd | RequestEnd
 class Stream:
     """One request's events, in order.
 
-    number:  the request's
-    error:   why it failed, if it did; no event follows
-    rows:    what a request for rows got, [R, V] logits or [1, D] hidden states, once it is over
-    is_over: nothing will be added any more
+    number:        the request's
+    cached_tokens: how many of its prompt's tokens were found in the cache, once it is begun with
+    error:         why it failed, if it did; no event follows
+    rows:          what a request for rows got, [R, V] logits or [1, D] hidden states, once it is over
+    is_over:       nothing will be added any more
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.events: deque[Event] = deque()
+        self.cached_tokens: int | None = None
         self.error: BaseException | None = None
         self.rows: NDArray[np.float32] | None = None
         self.is_over = False

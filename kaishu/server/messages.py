@@ -30,6 +30,7 @@ from kaishu.server.unknown_fields import warning_headers
 from kaishu.server.waiting import EventStream, answer_of
 
 router = APIRouter()
+PING, PING_S = b'event: ping\ndata: {"type":"ping"}\n\n', 10.0
 
 
 @router.post(MESSAGES)
@@ -59,6 +60,8 @@ async def messages(request: Request) -> Response:
             lambda error: event(anthropic_error(error, request_id), "error"),
             abort=started.abort,
             headers=headers,
+            ping=PING,
+            ping_s=PING_S,
         )
     return JSONResponse(await answer_of(request, _whole(events, started), settings), headers=headers)
 
@@ -81,6 +84,10 @@ def _counted(prompting: Prompting, call: MessageCall) -> int:
 
 
 async def _stream(events: MessageEvents, started: EngineRequest) -> AsyncIterator[bytes]:
+    cached_tokens = await started.begun()
+    if cached_tokens is not None:
+        yield event(events.begin(cached_tokens), "message_start")
+        yield PING
     async for found in started:
         for one in events.push(found):
             yield event(one, one["type"])

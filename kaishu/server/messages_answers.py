@@ -15,8 +15,8 @@ Json = dict[str, Any]
 StopReason = Literal["end_turn", "max_tokens", "model_context_window_exceeded", "stop_sequence", "tool_use"]
 
 
-def message_object(model: str, prompt_tokens: int) -> Json:
-    """A message of which nothing is said yet. model: the name that the request used"""
+def message_object(model: str) -> Json:
+    """A message of which nothing is said yet, but for its usage. model: the name that the request used"""
     return {
         "id": new_id("msg_"),
         "type": "message",
@@ -25,7 +25,6 @@ def message_object(model: str, prompt_tokens: int) -> Json:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": usage_object(Usage(prompt_tokens, 0)),
     }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kaishu.deltas import ChoiceDelta
-from kaishu.results import ChatCompletion, ChatEnd
+from kaishu.results import ChatCompletion, ChatEnd, Usage
 from kaishu.server.json_prefix import JsonPrefix
 from kaishu.server.messages_answers import Json, message_object, stop_of, usage_object
 from kaishu.text.channels import ContentDelta, ThinkingDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
@@ -60,18 +60,20 @@ class MessageEvents:
     def __init__(
         self, model: str, *, prompt_tokens: int, max_tokens: int, only_first_call: bool, shows_thought: bool
     ) -> None:
-        self._message = message_object(model, prompt_tokens)
+        self._message, self._prompt_tokens = message_object(model), prompt_tokens
         self._max_tokens, self._only_first_call, self._shows_thought = max_tokens, only_first_call, shows_thought
         self._content: list[Json] = []  # blocks that are over
         self._block: _Block | None = None
-        self._has_begun = self._has_called = False
+        self._has_called = False
         self.message: Json | None = None  # the whole, once it is over
+
+    def begin(self, cached_tokens: int) -> Json:
+        """The event before all others. cached_tokens: of the prompt"""
+        usage = usage_object(Usage(self._prompt_tokens, 0, cached_tokens))
+        return {"type": "message_start", "message": {**self._message, "usage": usage}}
 
     def push(self, found: ChoiceDelta) -> Iterator[Json]:
         """The events of one delta; the last delta's end the message."""
-        if not self._has_begun:
-            self._has_begun = True
-            yield {"type": "message_start", "message": self._message}
         match found.delta:
             case ChatEnd(completion):
                 yield from self._end(completion)

@@ -76,6 +76,7 @@ class EventStream(Response):
     abort:   called at the end, whatever it was; ends the engine's work on it, if there is any left
     failure: the bytes that tell of an error that comes after the beginning
     headers: of the answer, beside the usual ones
+    ping:    sent where nothing else was for ping_s, so that whatever passes the stream on keeps it open
 
     The outcome is in `scope["kaishu.status"]`, for the log, where it isn't 200: 499 (the client left), or that of the
     error.
@@ -89,6 +90,8 @@ class EventStream(Response):
         *,
         abort: Callable[[], object] = lambda: None,
         headers: dict[str, str] | None = None,
+        ping: bytes = b"",
+        ping_s: float = 10.0,
     ) -> None:
         # X-Accel-Buffering keeps nginx from collecting the answer before it passes it on.
         usual = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", "Content-Type": EVENT_STREAM}
@@ -97,6 +100,8 @@ class EventStream(Response):
         self.init_headers({**usual, **(headers or {})})
         self._events, self._settings, self._failure, self._abort = events, settings, failure, abort
         self._has_begun = False
+        self._ping, self._ping_s, self._ping_at = ping, ping_s, 0.0
+        self._sends = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send them all."""
@@ -136,6 +141,7 @@ class EventStream(Response):
         first = await anext(events, None)
         self._has_begun = True
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        pinging = [asyncio.ensure_future(self._keep_alive(send))] if self._ping else []
         try:
             if first is not None:
                 await self._sent(send, first)
@@ -146,15 +152,27 @@ class EventStream(Response):
         except Exception as error:
             note_failure(scope, error)
             await self._sent(send, self._failure(error))
+        finally:
+            await _ended(*pinging)
         await self._sent(send, b"", more=False)
+
+    async def _keep_alive(self, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        self._ping_at = loop.time() + self._ping_s
+        while True:
+            await asyncio.sleep(self._ping_at - loop.time())
+            if loop.time() >= self._ping_at:
+                await self._sent(send, self._ping)
 
     async def _sent(self, send: Send, body: bytes, *, more: bool = True) -> None:
         message = {"type": "http.response.body", "body": body, "more_body": more}
-        try:
-            async with asyncio.timeout(self._settings.send_timeout_s):
-                await send(message)
-        except (TimeoutError, OSError):
-            raise _ReadsNothing from None
+        async with self._sends:
+            try:
+                async with asyncio.timeout(self._settings.send_timeout_s):
+                    await send(message)
+            except (TimeoutError, OSError):
+                raise _ReadsNothing from None
+            self._ping_at = asyncio.get_running_loop().time() + self._ping_s
 
 
 class _ReadsNothing(Exception):  # noqa: N818

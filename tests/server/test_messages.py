@@ -10,17 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import httpx
 import jsonschema
 import numpy as np
 import pytest
+from anthropic.types import RawMessageStreamEvent
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from kaishu.batch import TokenBatch
 from kaishu.loading import LoadedModel
 from kaishu.text.template import ChatTemplate
 from tests.scripted import Script, ScriptedExecutor
 from tests.server.conftest import LiveServer, service_on
+from tests.server.steady import SteadyExecutor
 
+EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 ASKED: dict[str, Any] = {
     "model": "tiny",
     "max_tokens": 64,
@@ -106,7 +111,8 @@ def test_counted_tokens_are_what_the_answer_says_it_read(client: anthropic.Anthr
         usage = client.messages.create(**prompt, thinking=thinking, max_tokens=5).usage
         assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens > 20
         with client.messages.create(**prompt, thinking=thinking, max_tokens=5, stream=True) as events:
-            assert next(iter(events)).message.usage.input_tokens == counted.input_tokens, "known at the beginning"
+            begun = next(iter(events)).message.usage
+        assert begun.input_tokens + begun.cache_read_input_tokens == counted.input_tokens, "known at the beginning"
 
 
 def test_a_second_turn_reads_the_first_from_the_cache(client: anthropic.Anthropic) -> None:
@@ -117,8 +123,11 @@ def test_a_second_turn_reads_the_first_from_the_cache(client: anthropic.Anthropi
     assert second.usage.cache_read_input_tokens > 40 and second.usage.cache_creation_input_tokens == 0
     counted = client.messages.count_tokens(model="tiny", messages=messages).input_tokens
     assert second.usage.input_tokens + second.usage.cache_read_input_tokens == counted
-    streamed = final(client, **{**asked, "messages": messages})
-    assert streamed.usage.input_tokens + streamed.usage.cache_read_input_tokens == counted
+    with client.messages.create(**{**asked, "messages": messages}, stream=True) as events:
+        begun, *_, ended = (event for event in events if event.type in ("message_start", "message_delta"))
+    assert ended.usage.input_tokens + ended.usage.cache_read_input_tokens == counted
+    assert begun.message.usage.cache_read_input_tokens == ended.usage.cache_read_input_tokens > 40
+    assert begun.message.usage.input_tokens == ended.usage.input_tokens
 
 
 def test_thinking_comes_first_keeps_to_its_budget_and_is_off_unless_asked_for(client: anthropic.Anthropic) -> None:
@@ -404,6 +413,45 @@ def test_unknown_fields_are_told_in_a_header_and_refused_by_a_strict_server(
             assert answer.status_code == 200 and answer.headers["x-kaishu-ignored-fields"] == place
             refused = strict.client.post(path, json={**body, **said_too})
             assert refused.status_code == 400 and '"ours"' in refused.json()["error"]["message"]
+
+
+def events_of(response: httpx.Response) -> list[dict[str, Any]]:
+    """The events of a stream, each named as its type says, and none but pings that the client doesn't know."""
+    found = []
+    for event in response.text.removesuffix("\n\n").split("\n\n"):
+        name, data = event.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+        if found[-1]["type"] != "ping":
+            EVENT.validate_python(found[-1], strict=True)
+    return found
+
+
+def test_every_event_is_one_of_the_clients_types_and_a_ping_follows_the_first(scripted: Scripted) -> None:
+    server = scripted(f"<think>\nBoth.\n</think>\n\nI look.\n{CALL}\n{CALL_OF_TIME}")
+    body = {"model": "tiny", "messages": ASKED["messages"], "max_tokens": 99, "tools": [WEATHER, TIME], "stream": True}
+    events = events_of(server.client.post("/v1/messages", json={**body, "thinking": {"type": "adaptive"}}))
+    assert [event["type"] for event in events[:3]] == ["message_start", "ping", "content_block_start"]
+    blocks = [event["content_block"]["type"] for event in events if event["type"] == "content_block_start"]
+    assert blocks == ["thinking", "text", "tool_use", "tool_use"]
+    assert [event["type"] for event in events[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
+
+
+def test_while_nothing_is_said_there_are_pings_from_the_moment_on_when_the_prompt_is_read(
+    steady: Callable[..., tuple[LiveServer, SteadyExecutor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kaishu.server.messages.PING_S", 0.02)
+    server, executor = steady()
+    body = {"model": "tiny", "messages": ASKED["messages"], "max_tokens": 200, "stream": True}
+    with server.client.stream("POST", "/v1/messages", json=body) as response:
+        executor.may_step.clear()
+        said = ""
+        for piece in response.iter_text():
+            said += piece
+            if said.count("event: ping") > 5:
+                executor.may_step.set()
+    assert said.startswith("event: message_start") and said.count("event: ping") > 5
+    assert said.endswith('event: message_stop\ndata: {"type":"message_stop"}\n\n')
 
 
 def test_a_client_that_leaves_frees_what_it_held(scripted: Scripted) -> None:

@@ -41,7 +41,7 @@ def test_input_tokens_and_those_read_from_the_cache_are_together_the_prompt() ->
 
 
 def test_the_clients_types_read_them() -> None:
-    message = Message.model_validate(message_object("tiny", 12), strict=True)
+    message = Message.model_validate({**message_object("tiny"), "usage": usage_object(Usage(12, 0))}, strict=True)
     assert (message.usage.input_tokens, message.content, message.stop_reason) == (12, [], None)
-    assert message.id.startswith("msg_") and message.id != message_object("tiny", 12)["id"]
+    assert message.id.startswith("msg_") and message.id != message_object("tiny")["id"]
     assert MessageTokensCount.model_validate(count_object(5)).input_tokens == 5

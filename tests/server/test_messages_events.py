@@ -18,6 +18,7 @@ from kaishu.server.messages_events import UNSIGNED, MessageEvents
 from kaishu.text.channels import ChannelParser
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Berlin", "days": [1, 2]}}\n</tool_call>'
+NO_THOUGHT = {"output_tokens_details": {"thinking_tokens": 0}}
 WHOLE_INPUT = {"city": "Berlin", "days": [1, 2]}
 PARTS = [
     "<think>\nhm\n\nwell\n</think>\n\n",
@@ -51,7 +52,7 @@ def streamed(
     made = MessageEvents(
         "tiny", prompt_tokens=9, max_tokens=50, only_first_call=only_first_call, shows_thought=shows_thought
     )
-    events = []
+    events = [made.begin(4)]
     for event in [
         *(TextPiece(0, piece, (1,)) for piece in pieces),
         ChoiceEnd(0, "".join(pieces), (1,), finish_reason, 50, 3, None),
@@ -151,7 +152,8 @@ def test_an_answer_of_nothing_has_no_blocks() -> None:
 
 def test_usage_is_final_at_the_end_and_the_prompt_is_known_at_the_beginning() -> None:
     events, whole = streamed(["x"], finish_reason="length")
-    assert events[0]["message"]["usage"]["input_tokens"] == 9 and events[0]["message"]["content"] == []
+    begun = events[0]["message"]
+    assert begun["content"] == [] and begun["usage"] == {**whole["usage"], "output_tokens": 0} | NO_THOUGHT
     assert events[-2]["usage"] == whole["usage"]
     assert (whole["usage"]["input_tokens"], whole["usage"]["cache_read_input_tokens"]) == (5, 4)
     assert events[-2]["delta"] == {"stop_reason": "max_tokens", "stop_sequence": None}

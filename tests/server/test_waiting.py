@@ -74,13 +74,14 @@ class Source:
     def abort(self) -> None:
         self.aborts += 1
 
-    def stream(self, settings: ServerSettings = PATIENT) -> EventStream:
+    def stream(self, settings: ServerSettings = PATIENT, **ping: Any) -> EventStream:
         return EventStream(
             self.events(),
             settings,
             lambda error: b"error: " + str(error).encode(),
             abort=self.abort,
             headers={"X": "y"},
+            **ping,
         )
 
     @property
@@ -223,6 +224,37 @@ class Work:
             return "done"
         finally:
             self.is_closed = True
+
+
+def test_pings_are_sent_only_while_nothing_else_is_and_never_before_the_first_event():
+    client, has_pings = Client(), asyncio.Event()
+
+    async def events() -> AsyncIterator[bytes]:
+        await asyncio.sleep(0.05)  # more than one ping's time
+        yield b"first;"
+        await has_pings.wait()
+        yield b"last;"
+
+    async def send(message: dict[str, Any]) -> None:
+        await client.send(message)
+        if client.body.count(b"ping;") == 3:
+            has_pings.set()
+
+    async def main() -> None:
+        stream = EventStream(events(), PATIENT, lambda error: str(error).encode(), ping=b"ping;", ping_s=0.001)
+        await stream(client.scope, client.receive, send)
+        assert asyncio.all_tasks() == {asyncio.current_task()}, "no task is left"
+
+    asyncio.run(main())
+    first, *pings, last, rest = client.body.split(b";")
+    assert (first, set(pings), last, rest) == (b"first", {b"ping"}, b"last", b"") and client.is_whole
+
+
+def test_a_client_that_takes_no_pings_either_is_left_to_the_next_event():
+    source, client = Source(3), Client(takes=2)
+    stream = source.stream(ServerSettings(port=0, send_timeout_s=0.02), ping=b"ping;", ping_s=0.001)
+    asyncio.run(stream(client.scope, client.receive, client.send))
+    assert source.is_over and client.scope["kaishu.status"] == LEFT
 
 
 def test_the_result_is_the_works():
