@@ -3,7 +3,7 @@
 Only probes (/health, /ready) that find all well have no line: they come every few seconds and would hide the others.
 
 Owns these, and what becomes of a bug: whatever escapes from the layers below is logged here with the request's id and
-answered with a 500 that says nothing of it. The outermost layer. Who may come in is gate.py's matter.
+answered with a 500 that says nothing of it. Outside of it is only what CORS adds. Who may come in is gate.py's matter.
 
 What others know goes into the scope: `scope["state"]["request_id"]` is made here; `["model"]` and `["key_name"]` are
 put there by bodies.py and gate.py, and `scope["kaishu.status"]` by waiting.py where the outcome isn't what was sent.

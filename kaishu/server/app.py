@@ -30,7 +30,7 @@ from kaishu.server import (
     responses,
     tokens,
 )
-from kaishu.server.access import REQUEST_ID, Access, note_failure
+from kaishu.server.access import ANTHROPIC_REQUEST_ID, REQUEST_ID, Access, note_failure
 from kaishu.server.gate import Gate
 from kaishu.server.keys import ENVIRONMENT, Keys, read_keys
 from kaishu.server.limits import Limits
@@ -81,19 +81,25 @@ def create_app(
 
 
 def _add_layers(app: FastAPI, life: Life, keys: Keys) -> None:
-    """Around all routes, the innermost first."""
+    """Around all routes, the innermost first.
+
+    What CORS adds is outermost, so that a page that may ask can read every refusal and every 500. Its preflights (the
+    browser's question whether a page may ask) pass neither the log nor the gate: browsers send them without a key, and
+    the answer is the same whoever asks and by whatever name: which origins may, which the settings say to everybody. So
+    the check of the Host header would protect nothing there; the request that follows is checked.
+    """
     settings = life.settings
     limits = Limits(settings.key_requests_per_minute, settings.key_concurrent_requests)
     app.add_middleware(Gate, settings=settings, keys=keys, limits=limits)
-    if settings.cors_origins:  # outside of the gate: a browser asks whether it may ask without a key
+    app.add_middleware(Access, metrics=life.metrics, log_prompts=settings.log_prompts)
+    if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=[REQUEST_ID, IGNORED_FIELDS, "Retry-After"],
+            expose_headers=[REQUEST_ID, ANTHROPIC_REQUEST_ID, IGNORED_FIELDS, "Retry-After"],
         )
-    app.add_middleware(Access, metrics=life.metrics, log_prompts=settings.log_prompts)
 
 
 @asynccontextmanager

@@ -241,7 +241,25 @@ def test_pages_of_sites_that_are_named_may_ask(start: Start, keys: Path) -> None
     assert refused.headers["Access-Control-Allow-Origin"] == "https://app.example", "so that the page can read why"
     answer = client.post(CHAT, json=ASKED, headers={"Origin": "https://app.example", "x-api-key": ALICE})
     exposed = answer.headers["Access-Control-Expose-Headers"].lower()
-    assert answer.status_code == 200 and {"x-request-id", "x-kaishu-ignored-fields"} <= set(exposed.split(", "))
+    expected = {"x-request-id", "request-id", "x-kaishu-ignored-fields", "retry-after"}
+    assert answer.status_code == 200 and set(exposed.split(", ")) == expected
+
+
+def test_a_preflight_is_answered_by_any_name_and_what_follows_is_not(start: Start) -> None:
+    client = start(cors_origins=("https://app.example",)).client
+    named = {"Host": "evil.example", "Origin": "https://app.example"}
+    preflight = client.options(CHAT, headers={**PREFLIGHT, **named})
+    assert preflight.status_code == 200 and preflight.text == "OK", "it says no more than that the site may ask"
+    refused = client.post(CHAT, json=ASKED, headers=named)
+    assert refused.status_code == 403 and "access-control-allow-origin" in refused.headers
+
+
+def test_a_page_that_may_ask_can_read_every_error(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start(cors_origins=("https://app.example",))
+    monkeypatch.setattr(server.engine.prompting, "chat", None)  # a bug
+    failed = server.client.post(CHAT, json=ASKED, headers={"Origin": "https://app.example"})
+    assert failed.status_code == 500 and failed.headers["Access-Control-Allow-Origin"] == "https://app.example"
+    assert failed.json()["error"]["type"] == "server_error" and failed.headers["X-Request-Id"]
 
 
 def test_any_site_may_be_named_and_then_without_credentials(start: Start) -> None:
