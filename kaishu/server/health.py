@@ -17,12 +17,14 @@ from kaishu.server.service import life_of
 router = APIRouter()
 
 
+@router.head("/health", include_in_schema=False)  # as some probes ask
 @router.get("/health")
 async def health(request: Request) -> Response:
     """Whether the process lives; it does when it answers."""
     return JSONResponse({"status": "ok", "state": life_of(request).state})
 
 
+@router.head("/ready", include_in_schema=False)
 @router.get("/ready")
 async def ready(request: Request) -> Response:
     """Whether requests are answered: 200, or 503 with the reason."""

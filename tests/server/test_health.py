@@ -20,6 +20,8 @@ Start = Callable[..., LiveServer]
 
 def states(server: LiveServer) -> tuple[object, ...]:
     health, ready = server.client.get("/health"), server.client.get("/ready")
+    heads = [server.client.head(path) for path in ("/health", "/ready")]
+    assert [(one.status_code, one.content) for one in heads] == [(health.status_code, b""), (ready.status_code, b"")]
     code = None if ready.status_code == 200 else ready.json()["error"]["code"]
     return health.status_code, health.json(), ready.status_code, code
 
