@@ -21,6 +21,7 @@ from kaishu.errors import ConfigError
 ENVIRONMENT = "KAISHU_API_KEYS"
 SHORTEST = 16  # characters; what is shorter can be found by trying
 _NAME, _KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}"), re.compile(r"[!-~]+")
+_COMMENT = re.compile(r"(^|\s)#.*")  # a key may have a # within
 _HINT = """Make one with `python3 -c "import secrets; print(secrets.token_urlsafe(32))"`."""
 _LOG = logging.getLogger("kaishu.server")
 
@@ -58,7 +59,8 @@ class Keys:
 def read_keys(file: Path | None, environment: str = "") -> Keys:
     """The keys of a file, and those of KAISHU_API_KEYS after them.
 
-    file:        a key in each line, `NAME KEY` or only `KEY`; # begins a comment; empty lines are allowed
+    file:        a key in each line, `NAME KEY` or only `KEY`; a word that begins with # begins a comment; empty lines
+                 are allowed
     environment: keys with commas between them
     raises:      ConfigError for a file that can't be read or has no key, and for a key that is empty, short, not plain
                  or there twice; it says where the key stands, never what it is
@@ -89,7 +91,7 @@ def _of_file(file: Path | None) -> Iterator[tuple[str, str, str]]:
         _LOG.warning("Other users of this machine can read the API keys in %s. Run `chmod 600 %s`.", file, file)
     is_empty = True
     for number, line in enumerate(lines, 1):
-        words = line.partition("#")[0].split()
+        words = _COMMENT.sub("", line).split()
         where = f"{file}, line {number}"
         if len(words) > 2:
             raise ConfigError(f"{where} has {len(words)} words; allowed: `NAME KEY` or only `KEY`.")

@@ -33,6 +33,11 @@ def test_keys_come_from_the_file_and_from_the_environment(tmp_path: Path) -> Non
     assert said == ["alice", "line-4", "environment-1", "environment-2"]
 
 
+def test_a_key_may_have_a_number_sign_within(tmp_path: Path) -> None:
+    found = read_keys(written(tmp_path, f"alice {FIRST}#1 # not {FIRST}\n#{SECOND}\n\t# {SECOND}\n"))
+    assert len(found) == 1 and found.name_of(f"{FIRST}#1") == "alice" and found.name_of(FIRST) is None
+
+
 @pytest.mark.parametrize("said", ["", " ", FIRST[:-1], FIRST + " ", FIRST.upper(), "alice", "é" * 20, "\udcff" * 20])
 def test_what_is_no_key_belongs_to_nobody(tmp_path: Path, said: str) -> None:
     assert read_keys(written(tmp_path, f"alice {FIRST}\n")).name_of(said) is None
