@@ -7,6 +7,7 @@ from the command line, the environment and a file.
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,8 @@ from typing import Literal
 from kaishu.errors import InvalidParameterError
 
 _MIB = 1 << 20
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#@A-Z\s]+")
+_HOST = re.compile(r"[\w.-]+(:\d+)?|\[[\da-fA-F:.]+\](:\d+)?|[\da-fA-F]*:[\da-fA-F]*:[\da-fA-F:.]*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,12 @@ class ServerSettings:
                 self._check_number(name, 1, 1 << 40)
         for name in ("request_timeout_s", "queue_timeout_s", "body_timeout_s", "send_timeout_s", "drain_s"):
             self._check_seconds(name)
+        # What a browser never sends would be allowed in vain.
+        origins = (
+            '"*", or what browsers send as Origin: https://a.b or http://localhost:3000, in small letters, no path'
+        )
+        self._check_each("cors_origins", _ORIGIN, origins)
+        self._check_each("allowed_hosts", _HOST, "names or addresses without scheme and path, and without *")
         if self.log_format not in ("text", "json"):
             raise InvalidParameterError("log_format", self.log_format, "text, json")
         if (self.tls_certificate is None) != (self.tls_key is None):
@@ -87,6 +96,11 @@ class ServerSettings:
     def is_local(self) -> bool:
         """Only programs of this machine can connect."""
         return is_loopback(self.host)
+
+    def _check_each(self, name: str, pattern: re.Pattern[str], allowed: str) -> None:
+        for value in getattr(self, name):
+            if not pattern.fullmatch(value):
+                raise InvalidParameterError(name, value, allowed)
 
     def _check_number(self, name: str, low: int, high: int) -> None:
         value = getattr(self, name)

@@ -11,7 +11,7 @@ import pytest
 from kaishu.errors import InvalidParameterError
 from kaishu.server.settings import ServerSettings, is_loopback
 
-WHOLE = ("max_body_bytes", "max_messages", "max_waiting", "max_running")
+WHOLE = ("max_body_bytes", "max_messages", "max_waiting", "max_running", "sequences")
 LIMITS = ("key_requests_per_minute", "key_concurrent_requests")
 SECONDS = ("request_timeout_s", "queue_timeout_s", "body_timeout_s", "send_timeout_s", "drain_s")
 
@@ -35,6 +35,11 @@ def test_they_cannot_be_changed():
         *((name, [0, -1, 1.5, True, "5"]) for name in LIMITS),
         *((name, [0, -1.0, math.nan, math.inf, True, None, "5"]) for name in SECONDS),
         ("log_format", ["xml", None, ""]),
+        (
+            "cors_origins",
+            [(one,) for one in ("", "a.b", "https://a.b/", "https://a.b/x", "https://A.b", "https://", "null")],
+        ),
+        ("allowed_hosts", [(one,) for one in ("", "*", "*.a.b", "http://a.b", "a.b/x", "a b", "a:b", "ä.b")]),
         ("tls_key", [Path("key.pem")]),
         ("tls_certificate", [Path("certificate.pem")]),
     ],
@@ -51,6 +56,8 @@ def test_the_ends_of_the_ranges_are_allowed():
     ServerSettings(port=0, log_format="json", tls_key=Path("a"), tls_certificate=Path("b"))
     ServerSettings(port=65_535, **dict.fromkeys((*WHOLE, *LIMITS), 1), **dict.fromkeys(SECONDS, 0.001))
     ServerSettings(**dict.fromkeys(LIMITS))
+    ServerSettings(cors_origins=("*", "https://a.b", "http://localhost:3000", "http://[::1]:80", "app://obsidian.md"))
+    ServerSettings(allowed_hosts=("a.b", "A_b:80", "10.0.0.7", "::1", "[::1]:80"))
 
 
 def test_every_field_is_described():
