@@ -8,19 +8,35 @@ until something is written to them, so a shallow call costs no more than any oth
 
 from __future__ import annotations
 
+import atexit
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
 STACK_BYTES = 512 << 20
+EXIT_SECONDS = 5.0  # that the end of the process waits for such threads
 _STARTING = threading.Lock()  # the size belongs to the process: two at a time would each set back what the other set
 
 T = TypeVar("T")
 
 
+class _DeepThread(threading.Thread):
+    """Known by its type to who waits for all of them."""
+
+
+@atexit.register
+def _wait_for_all() -> None:
+    """A thread that comes back from a library once Python has begun to go ends the process with a fault."""
+    end = time.monotonic() + EXIT_SECONDS
+    for thread in threading.enumerate():
+        if isinstance(thread, _DeepThread):
+            thread.join(max(0.0, end - time.monotonic()))
+
+
 def start_deep(target: Callable[[], object], name: str) -> threading.Thread:
-    """Start a daemon thread that has a deep stack."""
-    thread = threading.Thread(target=target, name=name, daemon=True)
+    """Start a daemon thread that has a deep stack. The process waits for it before it ends, but not for ever."""
+    thread = _DeepThread(target=target, name=name, daemon=True)
     with _STARTING:
         before = threading.stack_size(STACK_BYTES)  # of all threads that are started until it is set back: no harm
         try:

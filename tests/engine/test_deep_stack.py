@@ -64,3 +64,34 @@ print("there")
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout == "there\n", (done.returncode, done.stderr)
+
+
+def test_a_process_that_ends_while_a_grammar_compiles_ends_as_it_should() -> None:
+    program = """
+import sys
+import time
+from llguidance import LLMatcher
+from kaishu.engine.deep_stack import start_deep
+
+class IsLong:
+    def __del__(self, sleep=time.sleep):
+        sleep(3)
+
+sys.is_long = IsLong()  # so the end of the process takes longer than the grammar
+expressions = " & ".join(f"/.*a.{{{n}}}b.*c.{{{n + 3}}}/" for n in range(5, 21))
+text = LLMatcher.grammar_from_lark(f"start: T\\nT: {expressions}")
+start_deep(lambda: LLMatcher.validate_grammar(text), "deep")
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_thread_that_never_comes_back_does_not_keep_a_process_from_ending() -> None:
+    program = """
+import threading
+from kaishu.engine import deep_stack
+deep_stack.EXIT_SECONDS = 0.1
+deep_stack.start_deep(threading.Event().wait, "deep")
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=100, check=False)
+    assert done.returncode == 0
