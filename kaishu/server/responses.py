@@ -40,7 +40,9 @@ async def responses(request: Request) -> Response:
     with spelt(call.names):
         started = await service.engine.add_chat(call.request, call.params)
     params = call.params.with_defaults(service.engine.loaded.config.generation)
-    events = ResponseEvents(call.model, call.echo, params, only_first_call=call.only_first_call)
+    events = ResponseEvents(
+        call.model, call.echo, params, only_first_call=call.only_first_call, packs_thoughts=call.packs_thoughts
+    )
     if call.streams:
         return EventStream(
             _streamed(started, events),

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from kaishu.openai_responses import Json, error_response, error_status, new_id
 from kaishu.results import PositionLogprobs, TokenLogprob, Usage
 from kaishu.sampling import SamplingParams
+from kaishu.server.responses_thoughts import packed
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 
@@ -62,15 +63,19 @@ def ended_response(response: Json, status: Status, *, usage: Usage | None = None
     }
 
 
-def thought_item(text: str | None, status: Status, item_id: str, *, with_summary: bool = False) -> Json:
+def thought_item(
+    text: str | None, status: Status, item_id: str, *, with_summary: bool = False, is_packed: bool = False
+) -> Json:
     """What the model thought, as it thought it.
 
     text:         None where it only begins
     with_summary: have it as a summary, too, which is what many programs show
+    is_packed:    have it as encrypted_content, too, which is what some programs send back
     """
     content = [] if text is None else [thought_part(text)]
     summary = [] if text is None or not with_summary else [summary_part(text)]
-    return {"id": item_id, "type": "reasoning", "status": status, "summary": summary, "content": content}
+    item = {"id": item_id, "type": "reasoning", "status": status, "summary": summary, "content": content}
+    return item | ({"encrypted_content": None if text is None else packed(text)} if is_packed else {})
 
 
 def thought_part(text: str) -> Json:

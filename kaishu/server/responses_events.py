@@ -9,6 +9,7 @@ Each stretch of thought, of text, and each call is an item of the output: it is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from kaishu.deltas import ChoiceDelta
@@ -38,17 +39,24 @@ class ResponseEvents:
     """One answer's events.
 
     model, echo, params: as for new_response
-    only_first_call:     ResponseCall.only_first_call
+    only_first_call, packs_thoughts: of ResponseCall
 
     `response` is what there is of it: at the end the whole.
     """
 
     def __init__(
-        self, model: str, echo: Mapping[str, Any], params: SamplingParams, *, only_first_call: bool = False
+        self,
+        model: str,
+        echo: Mapping[str, Any],
+        params: SamplingParams,
+        *,
+        only_first_call: bool = False,
+        packs_thoughts: bool = False,
     ) -> None:
         self.response = new_response(model, echo, params)
         self._wants_logprobs, self._only_first_call = params.logprobs is not None, only_first_call
-        self._with_summary = self.response["reasoning"]["summary"] is not None
+        with_summary = self.response["reasoning"]["summary"] is not None
+        self._new_thought = partial(_Thought, with_summary=with_summary, is_packed=packs_thoughts)
         self._num_events = 0
         self._open: _Thought | _Text | _Call | None = None
 
@@ -71,7 +79,7 @@ class ResponseEvents:
                 yield from self._end(completion)
             case ThinkingDelta(text):
                 if not isinstance(self._open, _Thought):
-                    yield from self._begin(_Thought(self._place, self._with_summary))
+                    yield from self._begin(self._new_thought(self._place))
                 yield from self._grown(text)
             case ContentDelta(text):
                 if not isinstance(self._open, _Text):
@@ -138,8 +146,9 @@ class ResponseEvents:
 class _Thought:
     """An item that grows: a thought. place: in the output"""
 
-    def __init__(self, place: int, with_summary: bool) -> None:
-        self.place, self._with_summary, self._id = place, with_summary, new_id("rs_")
+    def __init__(self, place: int, *, with_summary: bool, is_packed: bool) -> None:
+        self.place, self._id = place, new_id("rs_")
+        self._with_summary, self._is_packed = with_summary, is_packed
         here = {"item_id": self._id, "output_index": place}
         self._in_it, self._in_summary = {**here, "content_index": 0}, {**here, "summary_index": 0}
         self._texts: list[str] = []
@@ -164,7 +173,9 @@ class _Thought:
             yield {"type": "response.reasoning_summary_part.done", **self._in_summary, "part": summary_part(text)}
 
     def whole(self, status: Status) -> Json:
-        return thought_item("".join(self._texts) or None, status, self._id, with_summary=self._with_summary)
+        text = None if status == "in_progress" else "".join(self._texts)
+        forms = {"with_summary": self._with_summary, "is_packed": self._is_packed}
+        return thought_item(text, status, self._id, **forms)
 
 
 class _Text:

@@ -17,6 +17,7 @@ from typing import Any
 from kaishu.errors import InvalidMessagesError, InvalidParameterError
 from kaishu.json_fields import shown
 from kaishu.openai_fields import Field, UnknownFields, read_object
+from kaishu.server.responses_thoughts import unpacked
 
 Json = dict[str, Any]
 Fields = Mapping[str, Field]
@@ -128,13 +129,15 @@ class Conversation:
         self._put("content", content, f"{path}.content")
 
     def _add_thought(self, item: Json, path: str) -> None:
-        if item.get("encrypted_content") is not None:
+        thought = unpacked(item.get("encrypted_content"))
+        if thought is None and "encrypted_content" in item:
             found = "is encrypted by another server, which alone can read it"
             hint = "Leave out what other servers thought, or give it as content."
             raise _refused(f"{path}.encrypted_content", found, "null", hint)
         kinds = {"content": "reasoning_text", "summary": "summary_text"}
         texts = {place: self._texts(item.get(place, []), f"{path}.{place}", (kind,)) for place, kind in kinds.items()}
-        place = "content" if texts["content"] else "summary"
+        texts["encrypted_content"] = [thought or ""]
+        place = next((one for one in ("content", "encrypted_content") if any(texts[one])), "summary")
         text = "\n\n".join(texts[place])
         if not text:
             return

@@ -29,9 +29,10 @@ from kaishu.sampling import SamplingParams
 from kaishu.server.responses_input import Conversation, Json, read_tools, shown_tool
 
 LOGPROBS = "message.output_text.logprobs"
-INCLUDABLE = (  # all but the first are of what never is in an answer here, or is there anyway
+ENCRYPTED = "reasoning.encrypted_content"
+INCLUDABLE = (  # all but the first two are of what never is in an answer here, or is there anyway
     LOGPROBS,
-    "reasoning.encrypted_content",
+    ENCRYPTED,
     "message.input_image.image_url",
     "file_search_call.results",
     "web_search_call.results",
@@ -135,12 +136,14 @@ class ResponseCall(Call):
     """A body of /v1/responses.
 
     only_first_call: parallel_tool_calls is false, so of several calls the answer has the first
+    packs_thoughts:  the answer has its thoughts in encrypted_content, too
     echo:            what the answer repeats of the body
     """
 
     request: ChatRequest = field(default_factory=lambda: ChatRequest([]))
     params: SamplingParams = field(default_factory=SamplingParams)
     only_first_call: bool = False
+    packs_thoughts: bool = False
     echo: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -184,6 +187,7 @@ def read_response(body: object, *, allow_unknown: bool = False) -> ResponseCall:
         request=request,
         params=params,
         only_first_call=not request.parallel_tool_calls,
+        packs_thoughts=ENCRYPTED in fields.get("include", ()),
         echo=_echo(
             body,
             max_output_tokens=params.max_tokens,

@@ -124,6 +124,27 @@ def test_a_conversation_goes_on_with_the_items_of_the_answer(tiny, client):
     assert second.usage.input_tokens_details.cached_tokens >= 0
 
 
+def test_a_thought_can_be_sent_back_as_what_the_api_calls_its_encrypted_content(scripted):
+    server = scripted(THOUGHT + CALL, "It is 22.")
+    asked = {"model": "tiny", "tools": [ADD], "include": ["reasoning.encrypted_content"], "store": False}
+    first = client_of(server).responses.create(**asked, input=QUESTION)
+    thought, call = first.output
+    kept = {"type": "reasoning", "summary": [], "encrypted_content": thought.encrypted_content}
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "22"}
+    client_of(server).responses.create(**asked, input=[{"role": "user", "content": QUESTION}, kept, call, result])
+    loaded = server.engine.loaded
+    assert THOUGHT + CALL in loaded.tokenizer.decode(loaded.executor._next_token.prompts[-1], skip_control=False)
+
+
+@pytest.mark.parametrize("include", [[], ["reasoning.encrypted_content"]])
+def test_a_thought_is_packed_once_it_is_whole_if_that_was_asked_for(tiny, client, include):
+    whole = client.responses.create(**ASKED, include=include)
+    assert (whole.output[0].encrypted_content is not None) == bool(include)
+    events = events_of(tiny.client.post("/v1/responses", json={**ASKED, "include": include, "stream": True}))
+    assert said(events[-1].response) == said(whole)
+    assert next(event for event in events if event.type == "response.output_item.added").item.encrypted_content is None
+
+
 def test_without_effort_there_is_no_thought(client):
     answer = client.responses.create(**ASKED, reasoning={"effort": "none"})
     assert [item.type for item in answer.output] == ["message"] and answer.reasoning.effort == "none"

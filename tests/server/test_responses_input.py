@@ -12,6 +12,7 @@ from openai.types.responses import response_reasoning_item_param as thought
 from kaishu.errors import InvalidRequestError
 from kaishu.openai_fields import UnknownFields, spelt
 from kaishu.server.responses_input import ITEMS, PART, TOOL, Conversation, read_tools, shown_tool
+from kaishu.server.responses_thoughts import packed
 from kaishu.text.messages import clean_messages, clean_tools
 
 
@@ -88,6 +89,16 @@ def test_a_thought_is_its_content_or_else_its_summary_and_an_empty_one_is_none()
     assert messages_of([user("?"), summed, SAID])[1]["reasoning_content"] == "A.\n\nB."
     assert messages_of([user("?"), THOUGHT, summed, SAID])[1]["reasoning_content"] == "Hm.\n\nA.\n\nB."
     assert "reasoning_content" not in messages_of([user("?"), empty, SAID])[1]
+
+
+def test_a_thought_that_was_packed_here_is_read_where_its_content_was_not_kept():
+    kept = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "S"}]}
+    kept["encrypted_content"] = packed("Whole.")
+    assert messages_of([user("?"), kept, SAID])[1]["reasoning_content"] == "Whole."
+    both = {**THOUGHT, "encrypted_content": packed("Whole.")}
+    assert messages_of([user("?"), both, SAID])[1]["reasoning_content"] == "Hm."
+    wrong = {**kept, "encrypted_content": packed("\x00\ufffe")}
+    assert messages_of([user("?"), wrong, SAID])[1]["reasoning_content"] == "\x00\ufffe", "as any other text"
 
 
 def test_a_result_may_be_parts_of_text():
