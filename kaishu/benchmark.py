@@ -1,12 +1,13 @@
-"""How long steps take, how long they must take at least, and the machine's limits that this follows from.
+"""How long steps take, and how long they must take at least.
 
 Owns the work that is measured, its bytes and operations, and the arithmetic on times; the clock is given. Knows an
 executor by its contract (batch.py) and, for what its weights weigh, by the layout of the packed model. `kaishu bench`
 loads the model and prints.
 
 The floor of a step is the longer of two times: to read its bytes at the speed that memory is read with, and to do its
-operations at the speed of the instructions that its weights need. Both speeds are measured on the spot, on the same
-number of threads (cpu/measure.py). A step
+operations at the speed of the instructions that its weights need (benchmark_limits.py). Processors change their speed
+from second to second, with heat and with what others do; so both are tried again between a few steps and the next, and
+a step is compared with the limits of its own moment. A step
 - reads all packed weights once (of a layer with experts, those that its tokens choose), the head's only if it wants
   logits, and the keys and values that its tokens look at; nothing is counted for embeddings and activations;
 - multiplies and adds once for each weight and token, and twice for each query head, channel and key that is looked at.
@@ -18,23 +19,21 @@ import re
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from kaishu.batch import Executor, SequenceTokens, pack
+from kaishu.benchmark_limits import Clock, Limits
 from kaishu.cpu.layout import Layout, PackedLinear
 
 CHUNK_TOKENS = 512  # how many tokens at once fill the cache before a measurement
 FEWEST_STEPS = 3
+ROUND_SECONDS = 0.25  # of steps, after which the limits are tried again
 SHORT_PROMPT = 16  # tokens of a question, whose first token is waited for
-
-Clock = Callable[[], float]
-"""Seconds, from any start."""
 
 
 @dataclass(frozen=True)
@@ -88,18 +87,6 @@ def plan(
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What the machine can do at most, with all threads that compute.
-
-    read_bytes_per_second:  from memory
-    operations_per_second:  of the instructions for each form of weights: int4, int8, bf16; and of plain float32
-    """
-
-    read_bytes_per_second: float
-    operations_per_second: Mapping[str, float]
-
-
-@dataclass(frozen=True)
 class Cost:
     """What a step reads and does.
 
@@ -123,11 +110,15 @@ class Cost:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One work, and the median time of its step."""
+    """One work, and the median time of its step.
+
+    share_of_floor: the least time that a step could have taken, as a share of the time it took; the median of rounds
+    """
 
     work: Work
     seconds: float
     cost: Cost
+    share_of_floor: float
 
     @property
     def tokens_per_second(self) -> float:
@@ -189,19 +180,23 @@ class Sequences:
             first += pages
         assert first <= executor.num_pages, "there are pages for all sequences"
 
-    def step_seconds(self, work: Work, *, seconds: float, clock: Clock) -> float:
-        """Run a step again and again, always at the same positions, and time each.
+    def rounds(self, work: Work, *, seconds: float, clock: Clock) -> Iterator[list[float]]:
+        """Run a step again and again, always at the same positions, and time each, after one that warms up.
 
-        seconds: for how long, though three steps at least, after one that warms up
-        return:  the median; it includes packing the batch, but no choosing of tokens
+        seconds: for how long in all, though three steps at least
+        return:  the times of the steps of one round after another; they include packing the batch, but no choosing of
+                 tokens. What is done between two rounds takes no part
         """
         for sequence in range(work.sequences):
             self._fill(sequence, work.start)
         self._timed(work, clock)
-        times: list[float] = []
-        while len(times) < FEWEST_STEPS or sum(times) < seconds:
-            times.append(self._timed(work, clock))
-        return statistics.median(times)
+        steps, spent = 0, 0.0
+        while steps < FEWEST_STEPS or spent < seconds:
+            times = [self._timed(work, clock)]
+            while sum(times) < ROUND_SECONDS and (steps + len(times) < FEWEST_STEPS or spent + sum(times) < seconds):
+                times.append(self._timed(work, clock))
+            yield times
+            steps, spent = steps + len(times), spent + sum(times)
 
     def _timed(self, work: Work, clock: Clock) -> float:
         tokens = self._random.integers(0, self._executor.vocab_size, (work.sequences, work.new_tokens)).tolist()
@@ -241,84 +236,22 @@ def measure(
     *,
     seconds: float,
     clock: Clock,
+    limits: Callable[[Collection[str]], Limits],
     seed: int = 0,
 ) -> Iterator[Measurement]:
     """Measure one work after another.
 
     seconds: for how long each is repeated
+    limits:  tries what the machine can do at this moment with the instructions of some forms of weights
     """
     sequences = Sequences(executor, works, np.random.default_rng(seed))
     for work in works:
-        spent = sequences.step_seconds(work, seconds=seconds, clock=clock)
-        yield Measurement(work, spent, step_cost(layout, kv_bytes_per_token, work))
-
-
-def measure_limits(
-    threads: int, *, clock: Clock, cache: Path | None = None, memory_bytes: int | None = None, repeats: int = 5
-) -> Limits:
-    """Find out what the machine can do at most: the best of a few tries, because others can only slow it down.
-
-    threads:      as many as the executor has
-    cache:        where compiled kernels are kept; None for Kaishu's own folder
-    memory_bytes: how much to read in one try; None for `limits_bytes`
-    """
-    from kaishu.cpu.kernels import Kernels
-    from kaishu.cpu.measure import (
-        MULTIPLY,
-        PIECE_FLOATS,
-        READ,
-        Arithmetic,
-        multiply,
-        read_through,
-        turn_operations,
-    )
-    from kaishu.cpu.store import KERNELS_FOLDER, cache_folder
-    from kaishu.cpu.threads import Ranks
-
-    kernels, ranks = Kernels((cache or cache_folder()) / KERNELS_FOLDER), Ranks(threads)
-    for entry in (READ, MULTIPLY):
-        kernels.load(entry)  # before any time is taken: it may have to be compiled
-    pieces = max(1, (memory_bytes or limits_bytes()) // (4 * PIECE_FLOATS))
-    memory = np.ones(pieces * PIECE_FLOATS, np.float32)
-    reading = _best_seconds(lambda: read_through(kernels, ranks, memory), clock, repeats)
-    operations = {}
-    for form in get_args(Arithmetic):
-        run, turns = partial(multiply, kernels, ranks, form), 1 << 12
-        while turns < _MOST_TURNS and _best_seconds(partial(run, turns), clock, 1) < _TRY_SECONDS:
-            turns *= 2
-        spent = _best_seconds(partial(run, turns), clock, repeats)
-        operations[form] = ranks.count * turns * turn_operations(form) / spent
-    ranks.close()
-    return Limits(memory.nbytes / reading, operations)
-
-
-def limits_bytes() -> int:
-    """How much memory is read to find out how fast that is: four times the caches, and 256 MB at least."""
-    return max(4 * _largest_cache_bytes(), _SMALLEST_MEMORY)
-
-
-_SMALLEST_MEMORY = 256_000_000
-_TRY_SECONDS = 0.02  # beside which waking the threads takes no time
-_MOST_TURNS = 1 << 26
-
-
-def _best_seconds(run: Callable[[], object], clock: Clock, repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        start = clock()
-        run()
-        times.append(clock() - start)
-    return min(times)
-
-
-def _largest_cache_bytes() -> int:
-    """Of the processor's caches, the largest, where Linux says it; else 64 MB, which few exceed."""
-    sizes = []
-    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        found = re.fullmatch(r"(\d+)([KMG])\s*", path.read_text())
-        if found:
-            sizes.append(int(found[1]) << {"K": 10, "M": 20, "G": 30}[found[2]])
-    return max(sizes, default=64 << 20)
+        cost = step_cost(layout, kv_bytes_per_token, work)
+        times, shares = list[float](), list[float]()
+        for own in sequences.rounds(work, seconds=seconds, clock=clock):
+            shares.append(cost.floor_seconds(limits(cost.operations)) / statistics.median(own))
+            times += own
+        yield Measurement(work, statistics.median(times), cost, statistics.median(shares))
 
 
 def peak_memory_bytes() -> int:

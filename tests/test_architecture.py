@@ -22,6 +22,7 @@ LAYERS = [
     {"reference", "cpu"},
     {"results", "text_files", "many_texts", "calibration_texts"},
     {"embedding", "reranking", "quantiser"},
+    {"benchmark_limits"},
     {"executors", "evaluation", "evaluation_texts", "benchmark", "engine"},
     {"planning", "tool_docstrings", "tool_values"},
     {"benchmark_memory", "evaluation_memory"},

@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kaishu.benchmark import (
+    ROUND_SECONDS,
     Cost,
-    Limits,
     Sequences,
     Work,
     measure,
-    measure_limits,
     pages_needed,
     peak_memory_bytes,
     plan,
     step_cost,
 )
+from kaishu.benchmark_limits import Limits
 from kaishu.checkpoint.random_weights import shape_config
 from kaishu.config import config_from_json
 from kaishu.cpu.layout import plan_layout
@@ -158,7 +158,7 @@ def test_whatever_the_order_a_step_finds_its_context_in_its_own_pages(works):
     sequences = Sequences(executor, works, np.random.default_rng(0))
     for work in works:
         before = len(executor.steps)
-        assert sequences.step_seconds(work, seconds=1.0, clock=Clock()) == 1.0
+        assert list(sequences.rounds(work, seconds=1.0, clock=Clock())) == [[1.0]] * 3
         timed = [batch for batch in executor.steps[before:] if len(batch.logit_rows)]
         assert len(timed) == 4, "one warms up, three are timed"
         for batch in timed:
@@ -169,33 +169,47 @@ def test_whatever_the_order_a_step_finds_its_context_in_its_own_pages(works):
     assert used == set(range(executor.num_pages)), "no more pages than needed"
 
 
+def ticks_of(spent):
+    """The clock's readings around steps that take so long."""
+    return itertools.chain.from_iterable((0.0, seconds) for seconds in spent)
+
+
+def measured(spent, seconds, limits):
+    """One work on a clock by which steps take so long. return: its measurement, its cost"""
+    work, layout = Work("decode", 1, 2, 1), layout_of("tiny-test", "int4", "int4")
+    clock = Clock(ticks_of(spent))
+    (found,) = measure(RecordingExecutor(2), layout, KV_BYTES, [work], seconds=seconds, clock=clock, limits=limits)
+    return found, step_cost(layout, KV_BYTES, work)
+
+
 def test_a_measurement_is_the_median_of_as_many_steps_as_the_time_allows():
-    spent = itertools.chain([9.0], [1.0, 5.0, 2.0, 2.0, 4.0])  # the first warms up; together 14 s
-    ticks = itertools.chain.from_iterable((0.0, seconds) for seconds in spent)
-    work = Work("decode", 1, 2, 1)
-    layout = layout_of("tiny-test", "int4", "int4")
-    (found,) = measure(RecordingExecutor(2), layout, KV_BYTES, [work], seconds=14.0, clock=Clock(ticks))
+    spent = [9.0, 1.0, 5.0, 2.0, 2.0, 4.0]  # the first warms up; the others are 14 s together
+    found, cost = measured(spent, 14.0, lambda forms: Limits(1e9, dict.fromkeys(forms, 1e9)))
     assert found.seconds == 2.0
     assert found.tokens_per_second == 1.0
-    assert found.cost == step_cost(layout, KV_BYTES, work)
+    assert found.cost == cost
 
 
-def test_the_limits_are_bytes_and_operations_over_the_time_that_was_taken():
-    from kaishu.cpu.measure import turn_operations
+def test_a_step_is_compared_with_the_limits_of_its_own_moment():
+    """A machine that becomes half as fast after every round: so do its steps, which are always at 40 % of the floor."""
+    cost = step_cost(layout_of("tiny-test", "int4", "int4"), KV_BYTES, Work("decode", 1, 2, 1))
+    rates, asked = iter([1.0, 0.5, 0.25]), []
 
-    limits = measure_limits(2, clock=Clock(), memory_bytes=9 << 20, repeats=1)
-    assert limits.read_bytes_per_second == 8 << 20, "whole pieces of four megabytes"
-    forms = ("int4", "int8", "bf16", "float32")
-    assert limits.operations_per_second == {form: 2 * 4096 * turn_operations(form) for form in forms}
+    def limits(forms):
+        asked.append(set(forms))
+        return Limits(next(rates) * cost.read_bytes / 0.4, dict.fromkeys(forms, 1e18))
+
+    found, _ = measured([7.0, 1.0, 2.0, 4.0], 7.0, limits)
+    assert found.share_of_floor == pytest.approx(0.4) and found.seconds == 2.0
+    assert asked == [{"int4", "bf16"}] * 3, "once a round, and no instructions that the step doesn't use"
 
 
-def test_kernels_are_compiled_before_any_time_is_taken(monkeypatch):
-    from kaishu.cpu.kernels import Kernels
-
-    events, load, clock = [], Kernels.load, Clock()
-    monkeypatch.setattr(Kernels, "load", lambda self, entry: (events.append(entry.name), load(self, entry))[1])
-    measure_limits(1, clock=lambda: (events.append("clock"), clock())[1], memory_bytes=4 << 20, repeats=1)
-    assert events[: events.index("clock")] == ["read", "multiply"]
+def test_a_round_has_as_many_steps_as_fit_so_that_most_of_the_time_is_for_them():
+    work, executor = Work("decode", 1, 1, 1), RecordingExecutor(1)
+    sequences, step = Sequences(executor, [work], np.random.default_rng(0)), ROUND_SECONDS / 4
+    times = list(sequences.rounds(work, seconds=2.6 * ROUND_SECONDS, clock=Clock(ticks_of(itertools.repeat(step)))))
+    assert [len(own) for own in times] == [4, 4, 3]
+    assert times[0] == [step] * 4
 
 
 def test_the_peak_of_memory_grows_with_what_is_touched_and_stays():

@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from kaishu.benchmark import Work, limits_bytes, plan
-from kaishu.benchmark_memory import STAYING_BYTES, working_bytes, works_within
+from kaishu.benchmark import Work, plan
+from kaishu.benchmark_limits import limits_bytes
+from kaishu.benchmark_memory import NUMBA_BYTES, working_bytes, works_within
 from kaishu.checkpoint import Checkpoint, open_checkpoint
 from kaishu.checkpoint.hub import resolve
 from kaishu.errors import InvalidParameterError, OutOfMemoryError
@@ -38,20 +39,22 @@ def within(checkpoint: Checkpoint, bound: object) -> tuple[list[Work], list[Work
 @pytest.fixture(autouse=True)
 def quickly_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose caches are so small that the model is what takes memory."""
-    monkeypatch.setattr("kaishu.benchmark_memory.limits_bytes", lambda: 1)
+    monkeypatch.setattr("kaishu.benchmark_memory.limits_bytes", lambda: 0)
     monkeypatch.setattr("kaishu.benchmark_memory.COMPILING_BYTES", 0)
 
 
 def test_what_fits_is_measured_and_the_largest_work_is_left_out_first(tiny):
     assert within(tiny, "8GB") == (WORKS, [])
-    whole = planned(tiny).process_bytes + planned(tiny).packed_bytes + working_bytes(planned(tiny), WORKS)
+    whole = planned(tiny).process_bytes + planned(tiny).packed_bytes + NUMBA_BYTES + working_bytes(planned(tiny), WORKS)
     assert within(tiny, whole)[1] == []
     counts = []
-    for bound in range(whole, planned(tiny).loading_peak_bytes + STAYING_BYTES, -4_000_000):
+    for bound in range(whole, planned(tiny).loading_peak_bytes + NUMBA_BYTES, -4_000_000):
         kept, left_out = within(tiny, bound)
         assert kept + left_out and [work for work in WORKS if work in kept] == kept
         assert len(kept) + len(left_out) == len(WORKS) and not set(kept) & set(left_out)
-        used = planned(tiny).process_bytes + planned(tiny).packed_bytes + working_bytes(planned(tiny), kept)
+        used = (
+            planned(tiny).process_bytes + planned(tiny).packed_bytes + NUMBA_BYTES + working_bytes(planned(tiny), kept)
+        )
         assert used <= bound
         counts.append(len(kept))
     assert len(counts) > 3 and all(more >= fewer for more, fewer in pairwise(counts))
@@ -66,10 +69,12 @@ def test_no_room_for_any_work_is_an_error_that_says_what_takes_how_much(tiny):
 
 
 def test_reading_the_machines_memory_counts(tiny, monkeypatch):
+    whole = planned(tiny).process_bytes + planned(tiny).packed_bytes + NUMBA_BYTES + working_bytes(planned(tiny), WORKS)
     monkeypatch.setattr("kaishu.benchmark_memory.limits_bytes", lambda: 10**9)
     with pytest.raises(OutOfMemoryError, match=r"1\.0 GB to measure how fast this machine reads memory"):
         within(tiny, "1GB")
-    assert within(tiny, 10**9 + STAYING_BYTES + planned(tiny).process_bytes) == (WORKS, [])
+    assert within(tiny, 10**9 + whole) == (WORKS, [])
+    assert within(tiny, 10**9 + whole - 1)[1] != []
 
 
 def test_a_bound_that_is_no_size_is_an_error(tiny):
@@ -94,7 +99,7 @@ def test_a_process_that_is_held_to_a_bound_stays_within_it(tiny):
     run_measured(PROGRAM.format(options=[]))  # compiles what isn't compiled
     works, _ = plan((1, 500), (1, 8), 40, longest=2048, most_tokens=100_000)
     model = plan_model(tiny, choice_of(tiny), context_tokens=2048, threads=1)
-    least = model.process_bytes + STAYING_BYTES + limits_bytes()
+    least = model.loading_peak_bytes + NUMBA_BYTES + limits_bytes() + 8_000_000
     measured, left_out, peak = map(int, run_measured(PROGRAM.format(options=["--max-memory", str(least)])))
     assert measured + left_out == len(works) and 0.7 * least < peak <= least
 
@@ -102,7 +107,9 @@ def test_a_process_that_is_held_to_a_bound_stays_within_it(tiny):
 def test_pages_and_buffers_are_what_a_process_takes_for_its_work(tmp_path):
     """Qwen3-0.6B's layers, two of them, so that they weigh more than what differs between processes."""
     program = """
+from itertools import count
 from kaishu.benchmark import Work, measure, pages_needed
+from kaishu.benchmark_limits import Limits
 from kaishu.checkpoint import open_checkpoint
 from kaishu.checkpoint.random_weights import write_random_checkpoint
 from kaishu.cpu.executor import CpuExecutor
@@ -114,7 +121,8 @@ works = [Work("decode", 600, 4, 1), Work("prefill", 1, 1, 400)]
 executor = CpuExecutor.from_checkpoint(open_checkpoint(folder), weights="int4", head="int8", threads=1,
     num_pages=pages_needed(works, 16), packed_folder=folder.parent / "packed")
 before = peak_mb()
-for _ in measure(executor, executor.layout, executor.kv_bytes_per_token, works[:{count}], seconds=0, clock=lambda: 0.0):
+for _ in measure(executor, executor.layout, executor.kv_bytes_per_token, works[:{count}], seconds=0,
+                 clock=count().__next__, limits=lambda _: Limits(1.0, dict.fromkeys(["int4", "int8", "bf16"], 1.0))):
     pass
 print(round((peak_mb() - before) * 2**20), round(before * 2**20))
 """

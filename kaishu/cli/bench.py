@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +24,8 @@ from kaishu.errors import InvalidParameterError, InvalidRequestError
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from kaishu.benchmark import Limits, Measurement, Work
+    from kaishu.benchmark import Measurement, Work
+    from kaishu.benchmark_limits import Limits
     from kaishu.checkpoint import Checkpoint
     from kaishu.executors import Choice
 
@@ -189,7 +190,8 @@ class Report:
     """All that was found out.
 
     packed_bytes:      of the whole packed model, with the embedding of an untied one
-    peak_memory_bytes: of this process when the model had been measured
+    peak_memory_bytes: of this process, without what was read to find the limits
+    limits:            the best of all tries
     left_out:          work that would have been over the model's context, --most-tokens or --max-memory
     """
 
@@ -231,8 +233,7 @@ class Report:
             "operations": dict(cost.operations),
             "read_bytes_per_second": cost.read_bytes / seconds,
             "operations_per_second": cost.all_operations / seconds,
-            "floor_seconds": cost.floor_seconds(self.limits),
-            "share_of_floor": cost.floor_seconds(self.limits) / seconds,
+            "share_of_floor": measurement.share_of_floor,
         }
 
 
@@ -247,37 +248,43 @@ def run(
     packed_folder: Path | None,
     seconds: float,
 ) -> Report:
-    """Load the model, measure it, then the machine: its limits take memory that isn't the model's."""
-    from kaishu.benchmark import measure, measure_limits, pages_needed, peak_memory_bytes
+    """Load the model, and measure it and the machine in turn."""
+    from kaishu.benchmark import measure, pages_needed, peak_memory_bytes
+    from kaishu.benchmark_limits import Machine
     from kaishu.cpu.executor import CpuExecutor
     from kaishu.cpu.target import current_target
+    from kaishu.cpu.threads import available_threads
 
     assert choice.weights != "float32", "the CPU executor has no float32"
-    executor = CpuExecutor.from_checkpoint(
-        checkpoint,
-        weights=choice.weights,
-        head=choice.head,
-        kv=choice.kv,
-        threads=threads,
-        num_pages=pages_needed(works, _SMALLEST_PAGE),
-        packed_folder=packed_folder,
-        say=_say,
-    )
-    layout, kv_bytes = executor.layout, executor.kv_bytes_per_token
-    _say(f"Measuring {len(works)} kinds of steps, each for {seconds:g} s or three times, then this machine's limits.")
-    measurements = tuple(measure(executor, layout, kv_bytes, works, seconds=seconds, clock=time.perf_counter))
-    peak, kv = peak_memory_bytes(), "" if choice.kv == "bf16" else f", {choice.kv} keys and values"
-    executor.close()
-    used = executor.threads
-    del executor  # its memory is needed to measure the machine's
+    threads, clock = threads or available_threads(), time.perf_counter
+    with Machine(threads, clock=clock) as machine:  # before the model, so that its memory is in every peak
+        executor = CpuExecutor.from_checkpoint(
+            checkpoint,
+            weights=choice.weights,
+            head=choice.head,
+            kv=choice.kv,
+            threads=threads,
+            num_pages=pages_needed(works, _SMALLEST_PAGE),
+            packed_folder=packed_folder,
+            say=_say,
+        )
+        layout, kv_bytes = executor.layout, executor.kv_bytes_per_token
+        _say(
+            f"Measuring {len(works)} kinds of steps, each for {seconds:g} s or three times, and this machine's limits."
+        )
+        with closing(executor):
+            found = measure(executor, layout, kv_bytes, works, seconds=seconds, clock=clock, limits=machine.tried)
+            measurements = tuple(found)
+        peak, limits = peak_memory_bytes() - machine.num_bytes, machine.best(repeats=3)
+    kv = "" if choice.kv == "bf16" else f", {choice.kv} keys and values"
     return Report(
         model=name,
         executor=f"CPU kernels ({current_target().name}), {choice.weights} weights, {choice.head} head{kv}",
-        threads=used,
+        threads=threads,
         packed_bytes=layout.num_bytes,
         kv_bytes_per_token=kv_bytes,
         peak_memory_bytes=peak,
-        limits=measure_limits(used, clock=time.perf_counter),
+        limits=limits,
         measurements=measurements,
         left_out=tuple(left_out),
     )
@@ -304,14 +311,17 @@ def lines_of(report: Report) -> "Iterator[Text]":
     limits = report.limits
     rates = ", ".join(f"{form} {rate / 1e9:,.0f}" for form, rate in limits.operations_per_second.items())
     yield Text(
-        f"machine  reads {limits.read_bytes_per_second / 1e9:.1f} GB/s; multiplies and adds, in GFLOP/s: {rates}"
+        f"machine  at best, reads {limits.read_bytes_per_second / 1e9:.1f} GB/s; "
+        f"multiplies and adds, in GFLOP/s: {rates}"
     )
     yield Text("")
     yield Text("work     context  sequences  tokens      tok/s      step    GB/s  GFLOP/s  of the floor", style="dim")
     for measurement in report.measurements:
-        yield Text(_row(report, measurement))
+        yield Text(_row(measurement))
     yield Text(
-        "The floor: a step reads its weights, keys and values, and does its operations, no faster than above.", "dim"
+        "The floor: a step reads its weights, keys and values, and does its operations, no faster than the machine did "
+        "in the same moments.",
+        "dim",
     )
     if report.left_out:
         yield Text(
@@ -325,13 +335,13 @@ def lines_of(report: Report) -> "Iterator[Text]":
             yield Text(f"first token after {measurement.seconds:.3f} s of a prompt of {tokens}, from a warm executor")
 
 
-def _row(report: Report, measurement: "Measurement") -> str:
+def _row(measurement: "Measurement") -> str:
     work, seconds, cost = measurement.work, measurement.seconds, measurement.cost
     speeds = f"{cost.read_bytes / seconds / 1e9:>6.1f} {cost.all_operations / seconds / 1e9:>8,.0f}"
     return (
         f"{work.kind:<7} {work.context:>8,} {work.sequences:>10} {work.tokens:>7} "
         f"{measurement.tokens_per_second:>10,.1f} {1000 * seconds:>7.1f} ms {speeds} "
-        f"{cost.floor_seconds(report.limits) / seconds:>12.0%}"
+        f"{measurement.share_of_floor:>12.0%}"
     )
 
 

@@ -7,9 +7,11 @@ shows it all.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -268,7 +270,8 @@ def _tokens_per_second(llm: LLM) -> float:
 
     work = Work("decode", min(DECODE_CONTEXT, llm.context_tokens), 1, 1)
     sequences = Sequences(llm.executor, [work], np.random.default_rng(0))
-    seconds = sequences.step_seconds(work, seconds=DECODE_SECONDS, clock=time.perf_counter)
+    rounds = sequences.rounds(work, seconds=DECODE_SECONDS, clock=time.perf_counter)
+    seconds = statistics.median(chain.from_iterable(rounds))
     llm.engine.core.pool.forget_all()  # pages that the engine had kept were written to
     return 1 / seconds
 

@@ -101,10 +101,11 @@ def _available(max_memory: str | None) -> "MachineMemory | None":
 def _read_bytes_per_second(bandwidth: float | None, threads: int) -> float:
     if bandwidth is not None:
         return 1e9 * bandwidth
-    from kaishu.benchmark import measure_limits
+    from kaishu.benchmark_limits import Machine
 
     print("kaishu: Measuring how fast this machine reads memory; --bandwidth saves that.", file=sys.stderr, flush=True)
-    return measure_limits(threads, clock=time.perf_counter, repeats=3).read_bytes_per_second
+    with Machine(threads, clock=time.perf_counter) as machine:
+        return max(machine.tried(()).read_bytes_per_second for _ in range(3))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import tempfile
 
 import pytest
 
-from kaishu.benchmark import Limits
+from kaishu.benchmark_limits import Limits, Machine
 from kaishu.cli.main import main
 from kaishu.cpu.store import PACKED_FOLDER, cache_folder
 from tests.cli.adapters import adapter_of_queries
@@ -19,8 +19,9 @@ LIMITS = Limits(50e9, {"int4": 400e9, "int8": 200e9, "bf16": 100e9, "float32": 9
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch) -> None:
-    """A machine of known speed; tests/test_benchmark.py measures the real one."""
-    monkeypatch.setattr("kaishu.benchmark.measure_limits", lambda threads, **_: LIMITS)
+    """A machine of known speed; tests/test_benchmark_limits.py measures the real one."""
+    monkeypatch.setattr(Machine, "tried", lambda self, forms: LIMITS)
+    monkeypatch.setattr(Machine, "best", lambda self, repeats: LIMITS)
 
 
 def run(capsys, *arguments: object) -> tuple[int, str, str]:
@@ -57,8 +58,8 @@ def test_a_model_is_measured_and_each_number_follows_from_the_others(tiny_checkp
         assert row["read_bytes_per_second"] == pytest.approx(row["read_bytes"] / seconds)
         assert row["operations_per_second"] == pytest.approx(sum(row["operations"].values()) / seconds)
         computing = row["operations"]["int4"] / 400e9 + row["operations"]["bf16"] / 100e9
-        assert row["floor_seconds"] == pytest.approx(max(row["read_bytes"] / 50e9, computing))
-        assert row["share_of_floor"] == pytest.approx(row["floor_seconds"] / seconds)
+        floor = max(row["read_bytes"] / 50e9, computing)
+        assert 0.5 * floor / seconds < row["share_of_floor"] < 2 * floor / seconds, "of rounds, not of all steps"
     assert found[2]["read_bytes"] - found[0]["read_bytes"] == 39 * report["kv_bytes_per_token"]
 
 
@@ -74,7 +75,10 @@ def test_the_table_has_a_row_for_each_and_says_what_is_left_out(tiny_checkpoint,
         ("prefill", "1", "1", "16"),
         ("prefill", "1", "1", "32"),
     ]
-    assert "reads 50.0 GB/s; multiplies and adds, in GFLOP/s: int4 400, int8 200, bf16 100, float32 90" in out
+    assert (
+        "machine  at best, reads 50.0 GB/s; multiplies and adds, in GFLOP/s: int4 400, int8 200, bf16 100, float32 90"
+        in out
+    )
     assert (
         "Left out, as over the model's context, --most-tokens or --max-memory: decode 500 × 4, prefill 500 × 1." in out
     )

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from kaishu.benchmark import Limits
+from kaishu.benchmark_limits import Limits, Machine
 from kaishu.cli.main import main
 from kaishu.memory_limits import MachineMemory
 
@@ -22,7 +22,7 @@ def machine(monkeypatch):
         found = MachineMemory(total, available, is_group)
         monkeypatch.setattr("kaishu.memory_limits.machine_memory", lambda: found)
 
-    monkeypatch.setattr("kaishu.benchmark.measure_limits", lambda threads, **_: Limits(50e9, {}))
+    monkeypatch.setattr(Machine, "tried", lambda self, forms: Limits(50e9, {}))
     has()
     return has
 
@@ -54,7 +54,7 @@ def test_all_parts_add_up(capsys, machine):
 
 
 def test_the_bandwidth_may_be_given_and_is_then_not_measured(capsys, machine, monkeypatch):
-    monkeypatch.delattr("kaishu.benchmark.measure_limits")
+    monkeypatch.delattr("kaishu.benchmark_limits.Machine")
     one, two = (answer(capsys, "tiny", "--bandwidth", speed)["most_tokens_per_second"] for speed in (10, 20))
     assert two["full_context"] == pytest.approx(2 * one["full_context"])
     code, out, err = run(capsys, "tiny", "--bandwidth", 12.5)
