@@ -8,6 +8,7 @@ is imported only when the command runs.
 # No `from __future__ import annotations`: typer reads the annotations as objects.
 
 import os
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -167,5 +168,6 @@ def _announce(service: "Service", url: str) -> None:
     from kaishu.cli.printable import printable
     from kaishu.server.run import ready_lines
 
-    for line in ready_lines(service, url):
-        print(printable(line), flush=True)
+    with suppress(OSError):  # whoever read it has gone, as with `| head -1`; the server hasn't
+        for line in ready_lines(service, url):
+            print(printable(line), flush=True)

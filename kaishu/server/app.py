@@ -70,7 +70,8 @@ def create_app(
     """
     keys = read_keys(settings.api_keys_file, environment.get(ENVIRONMENT, ""))
     life = Life(settings, Metrics(), load)
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=_lifespan)
+    # No redirect where only a / is too many: behind a proxy with TLS it would lead, with the key, to http.
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=_lifespan)
     app.state.life = life
     for router in ROUTERS:
         app.include_router(router)

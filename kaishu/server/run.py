@@ -177,6 +177,8 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6 and sockets:  # else it would take the others' port, too
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listening.bind((address[0], at, *address[2:]))
             listening.listen()  # so that a port that is taken is noticed before the model is loaded
             sockets.append(listening)

@@ -48,7 +48,9 @@ def test_routes_read_their_bodies_themselves_so_there_is_no_422():
                 assert kinds <= {str} and not route.dependant.query_params, route.path
 
 
-@pytest.mark.parametrize("path", ["/nope", "/v1", "/v1/chat", "/v1/models/x/../../etc", "/" + "x" * 5000, "/docs"])
+@pytest.mark.parametrize(
+    "path", ["/nope", "/tokenize/", "/health/", "/v1", "/v1/chat", "/v1/models/x/../../etc", "/" + "x" * 5000, "/docs"]
+)
 def test_what_is_not_there_is_a_404_in_openais_form(tiny, path):
     response = tiny.client.get(path)
     error = response.json()["error"]

@@ -55,6 +55,11 @@ class Process:
                 return found
         raise AssertionError(f"it ended without: {pattern}\n{self.ended()[1]}")
 
+    def listening_at(self) -> str:
+        """The address in its log."""
+        wait_until(lambda: any("Listening at " in line for line in self.log))
+        return re.search(r"Listening at (\S+);", "".join(self.log))[1]
+
     def end(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)
 
@@ -99,6 +104,17 @@ def test_serve_says_where_it_is_answers_and_ends_with_0(start):
     code, log = process.ended()
     assert code == 0
     assert "Traceback" not in log
+
+
+def test_a_server_outlives_whoever_read_what_it_says(start):
+    process = start("-m", "kaishu", "serve", "tiny", "--port", "0", "--threads", "1")
+    process.process.stdout.close()
+    url = process.listening_at()
+    wait_until(lambda: httpx.get(f"{url}/ready").status_code == 200)
+    assert httpx.post(f"{url}/v1/chat/completions", json={**CHAT, "max_tokens": 1}).status_code == 200
+    process.end()
+    code, log = process.ended()
+    assert code == 0 and "Traceback" not in log
 
 
 def test_what_was_begun_is_finished_and_nothing_new_is_begun(slow):
@@ -166,10 +182,9 @@ def test_a_second_ctrl_c_leaves_at_once(slow):
 def test_while_the_model_is_loaded_the_server_answers_and_can_be_ended(start):
     process = start("-m", "tests.server.slow_server", '{"load_s": 600}')
     process.line("loading")
-    while not (found := re.search(r"Listening at (\S+);", "".join(process.log))):
-        time.sleep(0.01)
-    assert httpx.get(f"{found[1]}/health").json() == {"status": "ok", "state": "loading"}
-    refused = httpx.post(f"{found[1]}/v1/chat/completions", json=CHAT)
+    url = process.listening_at()
+    assert httpx.get(f"{url}/health").json() == {"status": "ok", "state": "loading"}
+    refused = httpx.post(f"{url}/v1/chat/completions", json=CHAT)
     assert refused.status_code == 503 and refused.json()["error"]["code"] == "loading"
     process.end()
     assert process.ended(20)[0] == 0
@@ -246,6 +261,16 @@ def test_all_addresses_of_a_name_have_the_same_port():
     try:
         assert len({made.getsockname()[1] for made in sockets}) == 1
         assert all(made.getsockname()[0] in ("127.0.0.1", "::1") for made in sockets)
+    finally:
+        for made in sockets:
+            made.close()
+
+
+def test_without_a_name_it_is_every_address():
+    sockets = listening_sockets("", 0)
+    try:
+        assert {made.getsockname()[0] for made in sockets} >= {"0.0.0.0"}
+        assert len({made.getsockname()[1] for made in sockets}) == 1
     finally:
         for made in sockets:
             made.close()
