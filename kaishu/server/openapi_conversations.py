@@ -11,6 +11,7 @@ from kaishu.sampling.params import MAX_LOGPROBS
 from kaishu.server.messages_requests import THOUGHT_OF_EFFORT
 from kaishu.server.openapi_pieces import (
     COMMON,
+    FUNCTION_NAME,
     FURTHER_FORMATS,
     OBJECT,
     PLAIN_FORMAT,
@@ -50,7 +51,7 @@ _ITEM: Json = {
             {
                 "type": {"const": "function_call"},
                 "call_id": TEXT,
-                "name": SOME_TEXT,
+                "name": FUNCTION_NAME,
                 "arguments": {"type": ["string", "object"]},
                 **_LABELS,
             },
@@ -90,7 +91,7 @@ _SCHEMA_FORMAT = an_open_object(
 _FUNCTION: Json = an_open_object(
     {
         "type": {"const": "function"},
-        "name": SOME_TEXT,
+        "name": FUNCTION_NAME,
         "description": TEXT,
         "parameters": OBJECT,
         "strict": {"type": "boolean"},
@@ -162,7 +163,13 @@ _ASSISTANTS_BLOCK: Json = {
         _TEXT_BLOCK,
         an_open_object({"type": {"const": "thinking"}, "thinking": TEXT, "signature": TEXT}, ("type", "thinking")),
         an_open_object(
-            {"type": {"const": "tool_use"}, "id": TEXT, "name": SOME_TEXT, "input": OBJECT, "cache_control": _CACHE},
+            {
+                "type": {"const": "tool_use"},
+                "id": TEXT,
+                "name": FUNCTION_NAME,
+                "input": OBJECT,
+                "cache_control": _CACHE,
+            },
             ("type", "id", "name", "input"),
         ),
     ]
@@ -206,7 +213,7 @@ MESSAGES: Pieces = {
         an_open_object(
             {
                 "type": {"const": "custom"},
-                "name": SOME_TEXT,
+                "name": FUNCTION_NAME,
                 "description": TEXT,
                 "input_schema": {**OBJECT, "description": "A JSON schema of type object."},
                 "input_examples": a_list(OBJECT),

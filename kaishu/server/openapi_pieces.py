@@ -74,13 +74,13 @@ OBJECT: Json = {"type": "object"}
 _IDS = a_list({"type": "integer", "minimum": 0}, 1)
 _TEXT_PART = an_object({"type": {"const": "text"}, "text": TEXT}, ("type", "text"), additionalProperties=True)
 _CONTENT: Json = {"anyOf": [TEXT, a_list({"$ref": "#/components/schemas/TextPart"}, 1)]}
-_FUNCTION_NAME: Json = {"type": "string", "minLength": 1, "pattern": r'^[^"\\\x00-\x1f]+$'}
+FUNCTION_NAME: Json = {"type": "string", "minLength": 1, "pattern": r'^[^"\\\x00-\x1f]+$'}
 _FUNCTION_CALL = an_object(
     {
         "id": {},
         "type": {"const": "function"},
         "function": an_object(
-            {"name": _FUNCTION_NAME, "arguments": {"type": ["string", "object"], "description": "JSON, an object."}},
+            {"name": FUNCTION_NAME, "arguments": {"type": ["string", "object"], "description": "JSON, an object."}},
             ("name", "arguments"),
             additionalProperties=True,
         ),
@@ -121,7 +121,7 @@ _TOOL: Json = {
         "function": {
             "type": "object",
             "properties": {
-                "name": _FUNCTION_NAME,
+                "name": FUNCTION_NAME,
                 "description": nullable(TEXT),
                 "parameters": nullable({**OBJECT, "description": "A JSON schema of type object."}),
             },

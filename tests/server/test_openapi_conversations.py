@@ -14,6 +14,7 @@ RIGHT = {
 
 CALL = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
 RESULT = {"type": "function_call_output", "call_id": "1", "output": "a"}
+BAD_NAME = 'a"b'  # the model's own form of a call has names in quotes
 USE = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
 WRONG = {
     "/v1/responses": {
@@ -23,10 +24,11 @@ WRONG = {
             [{"type": "image"}],
             [{"type": "reasoning", "content": {}}],
             [{"role": "robot", "content": "a"}],
+            [{**CALL, "name": BAD_NAME}, RESULT],
             1,
         ],
         "max_output_tokens": [0],
-        "tools": [1, [{"type": "web_search"}], [{"type": "function"}]],
+        "tools": [1, [{"type": "web_search"}], [{"type": "function"}], [{"type": "function", "name": BAD_NAME}]],
         "tool_choice": ["must", {"type": "function"}],
         "text": [{"format": {"type": "xml"}}, {"verbosity": "low"}, "a"],
         "reasoning": [{"effort": "huge"}, {"summary": "long"}, "high"],
@@ -43,7 +45,11 @@ WRONG = {
         "stop_sequences": [[""], "a"],
         "tool_choice": ["auto", {"type": "tool"}],
         "system": [1, [{"type": "image"}]],
-        "tools": [[{"name": "f"}], [{"type": "bash_20250124", "name": "bash"}]],
+        "tools": [
+            [{"name": "f"}],
+            [{"name": BAD_NAME, "input_schema": {"type": "object"}}],
+            [{"type": "bash_20250124", "name": "bash"}],
+        ],
         "output_config": [{"format": {"type": "xml"}}],
         "metadata": [{"user_id": 1}],
         "service_tier": ["fast"],
