@@ -132,6 +132,16 @@ class QueueFullError(KaishuError):
         self.waiting, self.limit = waiting, limit
 
 
+class GrammarsBusyError(KaishuError):
+    """A grammar that isn't compiled now, because others take long; nothing is wrong with this one."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(
+            f"{field} can't be compiled now: earlier grammars are too complex and still take time.",
+            hint="Send it again in a while.",
+        )
+
+
 class QueueTimeoutError(KaishuError):
     """A request that waited longer than the engine was told to let one wait; nothing is wrong with it."""
 

@@ -16,6 +16,7 @@ from uuid import uuid4
 from kaishu.errors import (
     ContextLengthError,
     EngineClosedError,
+    GrammarsBusyError,
     InvalidParameterError,
     InvalidRequestError,
     KaishuError,
@@ -235,6 +236,7 @@ _STATUS: Mapping[type[KaishuError], tuple[int, str, str | None]] = {  # the firs
     TemplateError: (400, "invalid_request_error", "chat_template"),
     ModelNotFoundError: (404, "invalid_request_error", "model_not_found"),
     QueueFullError: (429, "rate_limit_error", "queue_full"),
+    GrammarsBusyError: (429, "rate_limit_error", "grammars_busy"),
     QueueTimeoutError: (503, "server_error", "queue_timeout"),
     EngineClosedError: (503, "server_error", "engine_closed"),  # the server is on its way out
     NumericalError: (500, "server_error", "numerical_error"),

@@ -8,6 +8,7 @@ import pytest
 
 from kaishu.errors import (
     ContextLengthError,
+    GrammarsBusyError,
     InvalidMessagesError,
     InvalidParameterError,
     ModelNotFoundError,
@@ -180,6 +181,7 @@ def loaded():
         (TemplateError("none"), 400, "invalid_request_error", None, "chat_template"),
         (ModelNotFoundError("none"), 404, "invalid_request_error", "model", "model_not_found"),
         (QueueFullError(3, 3), 429, "rate_limit_error", None, "queue_full"),
+        (GrammarsBusyError("response_format"), 429, "rate_limit_error", None, "grammars_busy"),
         (NumericalError("NaN"), 500, "server_error", None, "numerical_error"),
         (ZeroDivisionError("secret"), 500, "server_error", None, None),
     ],

@@ -25,7 +25,8 @@ from kaishu.engine.deep_stack import start_deep
 from kaishu.engine.grammar_schema import first_line
 from kaishu.engine.grammar_texts import grammar_text, names_in_lark
 from kaishu.engine.grammar_tokens import GrammarTokens, num_words
-from kaishu.errors import InvalidRequestError
+from kaishu.engine.grammar_trial import ends_in_time, may_run_on
+from kaishu.errors import GrammarsBusyError, InvalidRequestError
 from kaishu.output_format import OutputFormat
 from kaishu.text.tokenizer import Tokenizer
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits
 
 MAX_COMPILED = 64
-COMPILE_SECONDS = 2.0
+COMPILE_SECONDS = 0.8  # the largest schemas that people write take 0.3
 PROBED_TOKENS = 4  # of one answer, before a grammar is accepted
 MAX_RUNAWAYS = 2  # compilations given up on that may still run; llguidance can't be stopped
 
@@ -46,7 +47,7 @@ class GrammarCompiler:
     tokenizer:       the model's
     num_rows:        rows of the model's logits, V; ids without a token are never allowed
     end_token_ids:   the model's end tokens, allowed where an answer may end
-    compile_seconds: how long one grammar may take
+    compile_seconds: how long one grammar may take; see grammar_trial.py for those that have it twice
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class GrammarCompiler:
         """The grammar of a format; a format that was compiled lately costs nothing.
 
         raises: InvalidRequestError, naming the format's field, where the format asks for what can't be enforced (for a
-                JSON schema: keyword and path), doesn't admit any answer, or takes too long
+                JSON schema: keyword and path), doesn't admit any answer, or takes too long; GrammarsBusyError
         """
         with self._lock:
             found = self._compiled.get(format_)
@@ -82,6 +83,8 @@ class GrammarCompiler:
                     self._tokenizer, num_rows=self._num_rows, end_token_ids=self._end_token_ids
                 )
             tokens = self._tokens
+        if may_run_on(format_) and not ends_in_time(format_, self._compile_seconds):
+            raise self._too_complex(format_.field_name)
         made = self._within_time(lambda: _compiled(format_, tokens), format_.field_name)
         with self._lock:
             self._compiled[format_] = made
@@ -94,22 +97,21 @@ class GrammarCompiler:
         with self._lock:
             self._runaways = [thread for thread in self._runaways if thread.is_alive()]
             if len(self._runaways) >= MAX_RUNAWAYS:
-                raise InvalidRequestError(
-                    f"{field} can't be compiled now: earlier grammars are too complex and still take time.",
-                    field=field,
-                    hint="Try again in a minute.",
-                )
+                raise GrammarsBusyError(field)
         outcome: _Outcome[CompiledGrammar] = _Outcome()
         thread = start_deep(lambda: outcome.run(make), "kaishu-grammar")
         if not outcome.is_there.wait(self._compile_seconds):
             with self._lock:
                 self._runaways.append(thread)
-            raise InvalidRequestError(
-                f"{field} is too complex: it took more than {self._compile_seconds:g} seconds to compile.",
-                field=field,
-                hint="Ask for less: fewer repetitions, smaller numbers, fewer alternatives.",
-            )
+            raise self._too_complex(field)
         return outcome.get()
+
+    def _too_complex(self, field: str) -> InvalidRequestError:
+        return InvalidRequestError(
+            f"{field} is too complex: it took more than {self._compile_seconds:g} seconds to compile.",
+            field=field,
+            hint="Ask for less: fewer repetitions, smaller numbers, fewer alternatives.",
+        )
 
 
 class CompiledGrammar:

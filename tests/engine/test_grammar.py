@@ -12,7 +12,7 @@ import pytest
 
 from kaishu.engine import grammar as module
 from kaishu.engine.grammar import GrammarCompiler
-from kaishu.errors import InvalidRequestError
+from kaishu.errors import GrammarsBusyError, InvalidRequestError
 from kaishu.output_format import OutputFormat
 from tests.engine.conftest import PATIENT, QWEN3_ROWS
 from tests.engine.random_model import ids_of, written_ids
@@ -274,7 +274,7 @@ def test_a_grammar_that_takes_too_long_is_given_up_and_few_run_on(byte_tokenizer
     for letter in "ab":
         with pytest.raises(InvalidRequestError, match=r"too complex: it took more than 0\.01 seconds"):
             compiler.compile(OutputFormat.choice([letter]))
-    with pytest.raises(InvalidRequestError, match="earlier grammars"):
+    with pytest.raises(GrammarsBusyError, match="output_format can't be compiled now: earlier grammars"):
         compiler.compile(OutputFormat.choice(["c"]))
     runaways = list(compiler._runaways)
     go_on.set()
