@@ -69,7 +69,9 @@ def test_what_is_copied_exists_and_is_let_through_by_the_ignore_file():
 
 
 def test_the_container_runs_without_root_is_checked_and_gets_signals_itself():
-    assert of_last_stage("USER") == ["kaishu"]
+    (number,) = re.findall(r"useradd --uid (\d+) --user-group", of_last_stage("RUN")[0])
+    assert int(number) > 0
+    assert of_last_stage("USER") == [f"{number}:{number}"], "as a number, which Kubernetes can tell from root's"
     order = [name for name, _ in instructions()]
     assert order.index("USER") < order.index("ENTRYPOINT")
     assert json.loads(of_last_stage("ENTRYPOINT")[0]) == ["kaishu", "serve"]  # no shell between
