@@ -73,7 +73,7 @@ class Conversation:
     unknown: UnknownFields = field(default_factory=UnknownFields)
     messages: list[Json] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
-    _calls: set[str] = field(default_factory=set)
+    _open_calls: dict[str, str] = field(default_factory=dict)  # ids whose outputs are still to come → their places
     _open: Json | None = None  # the assistant's message that further items may belong to
 
     def add_instructions(self, text: object) -> None:
@@ -97,6 +97,12 @@ class Conversation:
             raise InvalidParameterError("input", given, "a text, or a list of items, not empty")
         for index, item in enumerate(given):
             self._add_item(item, f"input[{index}]")
+        for call_id, path in self._open_calls.items():
+            # What a model called but got no answer from would be answered out of thin air.
+            hint = "Give a function_call_output item with its call_id."
+            raise InvalidMessagesError(
+                f"{path} calls a function, but there is no output of {shown(call_id)}.", field=path, hint=hint
+            )
 
     def _add_item(self, item: object, path: str) -> None:
         if not isinstance(item, dict):
@@ -147,17 +153,20 @@ class Conversation:
 
     def _add_call(self, item: Json, path: str) -> None:
         call_id = _string(item, "call_id", path)
+        if call_id in self._open_calls:
+            raise _refused(f"{path}.call_id", f"is {shown(call_id)} again", "an id that no other call has")
         turn = self._open if self._open is not None else self._begin(path)
         calls = turn.setdefault("tool_calls", [])
         calls.append({"id": call_id, "name": item.get("name"), "arguments": item.get("arguments")})
-        self._calls.add(call_id)
+        self._open_calls[call_id] = path
         self.names[f"messages[{len(self.messages) - 1}].tool_calls[{len(calls) - 1}]"] = path
 
     def _add_result(self, item: Json, path: str) -> None:
         call_id = _string(item, "call_id", path)
-        if call_id not in self._calls:
+        if self._open_calls.pop(call_id, None) is None:
             hint = "Give the function_call item, too: nothing is stored here."
-            raise _refused(f"{path}.call_id", f"is {shown(call_id)}", "the call_id of a call before it", hint)
+            allowed = "the call_id of a call before it that has no output yet"
+            raise _refused(f"{path}.call_id", f"is {shown(call_id)}", allowed, hint)
         output = self._content(item.get("output"), f"{path}.output")
         message = {"role": "tool", "tool_call_id": call_id, "content": output}
         self._add(message, path, {"content": f"{path}.output", "tool_call_id": f"{path}.call_id"})

@@ -267,6 +267,7 @@ def test_of_the_allowed_tools_one_is_called(client):
 
 
 WRONG_CALL = {"type": "function_call", "call_id": "c", "name": "add", "arguments": "[1]"}
+OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "1"}
 REFUSED = [
     ({"previous_response_id": "resp_1"}, "previous_response_id"),
     ({"store": True}, "store"),
@@ -281,7 +282,7 @@ REFUSED = [
     ({"tool_choice": "required"}, "tool_choice"),
     ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0].type"),
     ({"input": "x " * 5000}, "input"),
-    ({"input": [{"role": "user", "content": "a"}, WRONG_CALL]}, "input[1].arguments"),
+    ({"input": [{"role": "user", "content": "a"}, WRONG_CALL, OUTPUT]}, "input[1].arguments"),
     ({"instructions": 7}, "instructions"),
     ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {"not": {}}}}}, "text.format.schema"),
     ({"extra_body": {"chat_template_kwargs": {"x": 1}}}, "chat_template_kwargs.x"),

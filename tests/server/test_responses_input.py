@@ -79,7 +79,7 @@ def test_a_text_after_a_call_and_a_thought_after_a_text_are_of_further_turns():
     read = messages_of([user("?"), CALL, RESULT, SAID, SAID, THOUGHT, SAID])
     assert [message["role"] for message in read] == ["user", "assistant", "tool", *["assistant"] * 3]
     assert [message.get("reasoning_content") for message in read[-3:]] == [None, None, "Hm."]
-    called, spoken = messages_of([user("?"), CALL, SAID])[1:]
+    called, spoken, _ = messages_of([user("?"), CALL, SAID, RESULT])[1:]
     assert called["content"] == "" and spoken == {"role": "assistant", "content": "Well"}, "in the order they came"
 
 
@@ -123,9 +123,12 @@ REFUSED = [
     ([{"role": "user", "content": [{"type": "input_text", "text": "\ud800"}]}], "input[0].content[0].text"),
     ([{"role": "user", "content": "\ud800"}], "input[0].content"),
     ([{"role": "user", "content": "x", "colour": "red"}], "input[0].colour"),
-    ([CALL, RESULT, {**CALL, "arguments": "[1]"}], "input[2].arguments"),
-    ([SAID, {**CALL, "arguments": "{"}], "input[1].arguments"),
-    ([{**CALL, "name": 'a"b'}], "input[0].name"),
+    ([CALL, RESULT, {**CALL, "arguments": "[1]"}, RESULT], "input[2].arguments"),
+    ([SAID, {**CALL, "arguments": "{"}, RESULT], "input[1].arguments"),
+    ([{**CALL, "name": 'a"b'}, RESULT], "input[0].name"),
+    ([user("?"), CALL, user("!")], "input[1]"),
+    ([CALL, CALL, RESULT], "input[1].call_id"),
+    ([CALL, RESULT, RESULT], "input[2].call_id"),
     ([{**CALL, "call_id": None}], "input[0].call_id"),
     ([{**CALL, "caller": {"type": "program", "caller_id": "p"}}], "input[0].caller"),
     ([user("?"), RESULT], "input[1].call_id"),
@@ -164,16 +167,17 @@ def test_keys_that_no_item_has_are_noted_with_their_places_however_little_they_s
     conversation = Conversation(unknown)
     part = {"type": "input_text", "text": "x", "size": 0}
     thought = {**THOUGHT, "content": [{"type": "reasoning_text", "text": "Hm.", "tone": {}}]}
-    conversation.add_input([{"role": "user", "content": [part], "colour": ""}, thought, {**CALL, "a": None}])
-    conversation.add_input([{**RESULT, "b": [], "output": [{**part, "annotations": []}]}])
+    said = {"role": "user", "content": [part], "colour": ""}
+    result = {**RESULT, "b": [], "output": [{**part, "annotations": []}]}
+    conversation.add_input([said, thought, {**CALL, "a": None}, result])
     read_tools([{"type": "function", "name": "f", "c": {}}], unknown)
     assert unknown.places == [
         "input[0].colour",
         "input[0].content[0].size",
         "input[1].content[0].tone",
         "input[2].a",
-        "input[0].b",
-        "input[0].output[0].size",
+        "input[3].b",
+        "input[3].output[0].size",
         "tools[0].c",
     ]
 
