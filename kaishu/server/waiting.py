@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from kaishu.server.access import note_failure
 from kaishu.server.refusals import LEFT, RefusedError, status_of
@@ -133,39 +133,37 @@ class EventStream(Response):
         if not self._has_begun:
             raise problem
         scope["kaishu.status"] = status_of(problem)
-        await self._sent(send, self._failure(problem), more=False)
+        await self._sent(send, _part(self._failure(problem), more=False))
 
     async def _send_all(self, scope: Scope, send: Send) -> None:
         events = aiter(self._events)
         # An error before the first event is an answer of its own, with its status: so the beginning waits for it.
         first = await anext(events, None)
+        await self._sent(send, {"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         self._has_begun = True
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         pinging = [asyncio.ensure_future(self._keep_alive(send))] if self._ping else []
         try:
             if first is not None:
-                await self._sent(send, first)
+                await self._sent(send, _part(first))
             async for event in events:
-                await self._sent(send, event)
+                await self._sent(send, _part(event))
         except (_ReadsNothing, asyncio.CancelledError):
             raise
         except Exception as error:
             note_failure(scope, error)
-            await self._sent(send, self._failure(error))
+            await self._sent(send, _part(self._failure(error)))
         finally:
             await _ended(*pinging)
-        await self._sent(send, b"", more=False)
+        await self._sent(send, _part(b"", more=False))
 
     async def _keep_alive(self, send: Send) -> None:
         loop = asyncio.get_running_loop()
-        self._ping_at = loop.time() + self._ping_s
         while True:
             await asyncio.sleep(self._ping_at - loop.time())
             if loop.time() >= self._ping_at:
-                await self._sent(send, self._ping)
+                await self._sent(send, _part(self._ping))
 
-    async def _sent(self, send: Send, body: bytes, *, more: bool = True) -> None:
-        message = {"type": "http.response.body", "body": body, "more_body": more}
+    async def _sent(self, send: Send, message: Message) -> None:
         async with self._sends:
             try:
                 async with asyncio.timeout(self._settings.send_timeout_s):
@@ -173,6 +171,10 @@ class EventStream(Response):
             except (TimeoutError, OSError):
                 raise _ReadsNothing from None
             self._ping_at = asyncio.get_running_loop().time() + self._ping_s
+
+
+def _part(body: bytes, *, more: bool = True) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": more}
 
 
 class _ReadsNothing(Exception):  # noqa: N818

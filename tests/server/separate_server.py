@@ -79,6 +79,11 @@ def separate_server(**settings: Any) -> Iterator[SeparateServer]:
                 yield SeparateServer(url, psutil.Process(process.pid), client)
         finally:
             process.terminate()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
 
 
 def main() -> None:
