@@ -37,6 +37,8 @@ class OutputFormat:
     content:    what is asked for. For json_schema a JSON object or its text, kept as text; for regex and lark the text;
                 for choice a list of strings, kept as the text of a JSON list; "" for json_object
     field_name: what the caller calls it, for errors: "response_format.json_schema.schema"
+    schema_fields: the same for the schemas that a lark text holds, in their order; () where they are part of what the
+                caller gave
 
     raises: InvalidParameterError or InvalidRequestError, naming `field_name`, where the content isn't of the kind or is
             larger or deeper than the limits of this module
@@ -45,6 +47,7 @@ class OutputFormat:
     kind: Kind
     content: str = ""
     field_name: str = field(default="output_format", compare=False)
+    schema_fields: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -79,9 +82,11 @@ class OutputFormat:
         return cls("regex", expression, field_name)
 
     @classmethod
-    def lark(cls, grammar: str, *, field_name: str = "output_format") -> OutputFormat:
+    def lark(
+        cls, grammar: str, *, field_name: str = "output_format", schema_fields: tuple[str, ...] = ()
+    ) -> OutputFormat:
         """An answer that a context-free grammar in Lark's notation derives from its rule `start`."""
-        return cls("lark", grammar, field_name)
+        return cls("lark", grammar, field_name, schema_fields)
 
     @classmethod
     def choice(cls, choices: Sequence[str], *, field_name: str = "output_format") -> OutputFormat:

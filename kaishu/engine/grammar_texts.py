@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from kaishu.engine.grammar_schema import supported_schema, with_options
@@ -45,7 +46,7 @@ def grammar_text(format_: OutputFormat) -> str:
     if format_.kind == "regex":
         check_unrolled(format_.content, field)
         return LLMatcher.grammar_from_regex(format_.content)
-    return LLMatcher.grammar_from_lark(lark_with_checked_schemas(format_.content, field))
+    return LLMatcher.grammar_from_lark(lark_with_checked_schemas(format_.content, field, format_.schema_fields))
 
 
 def literal_regex(text: str) -> str:
@@ -101,14 +102,16 @@ def _end_of_piece(expression: str, place: int) -> int:
     return piece.end() if piece else place + 1
 
 
-def lark_with_checked_schemas(lark: str, field: str) -> str:
+def lark_with_checked_schemas(lark: str, field: str, schema_fields: Sequence[str] = ()) -> str:
     """A Lark grammar in which each `%json {...}` was checked as a schema of its own.
 
+    schema_fields: see OutputFormat
     raises: InvalidRequestError where one can't be enforced, or is no JSON; for options, which could switch checks off;
             and for a regex in it that check_unrolled refuses
     """
     made: list[str] = []
     num_rules = done = place = 0
+    names = iter(schema_fields)
     while part := LARK_PART.search(lark, place):
         num_rules += lark.count(":", place, part.start())
         place = part.end()
@@ -119,7 +122,9 @@ def lark_with_checked_schemas(lark: str, field: str) -> str:
             check_unrolled(part[0][1:-1], field)
         if part["json"]:
             schema, place = _schema_at(lark, place, field)
-            checked = supported_schema(schema, field=field, path=f"%json at character {part.start():,}: #")
+            name = next(names, None)
+            path = "#" if name else f"%json at character {part.start():,}: #"
+            checked = supported_schema(schema, field=name or field, path=path)
             made += [lark[done : part.end()], " ", with_options(checked)]
             done = place
     if num_rules + lark.count(":", place) > MAX_RULES:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kaishu.engine.grammar_schema import supported_schema
 from kaishu.errors import InvalidParameterError, InvalidRequestError, and_more, shown
 from kaishu.output_format import OutputFormat, checked_json
 from kaishu.text.messages import clean_tools
@@ -32,8 +31,8 @@ def tool_call_format(
     field_name:  what the caller calls `tool_choice`, for errors
     return:      a format of kind lark; None where no call is required, so that nothing is constrained
     raises:      InvalidMessagesError for tools that are none; InvalidParameterError for a name that no tool has;
-                 InvalidRequestError where a call is required but there is no tool, or a tool's `parameters` say what
-                 can't be enforced, with its path: tools[0].function.parameters: #/properties/a/not
+                 InvalidRequestError where a call is required but there is no tool, or a tool's `parameters` aren't
+                 those of an object. What they say that can't be enforced is found when the format is compiled
 
     Arguments beyond those in `parameters.properties` are left out, unless `additionalProperties` asks for them: JSON
     schema would allow any. A function without `parameters` takes none.
@@ -57,7 +56,15 @@ def tool_call_format(
     calls = 'call ("\\n" call)*' if parallel else "call"
     names = " | ".join(f"call_{place}" for place, _ in chosen)
     one = f'call: {CALL_START} "\\n" ({names}) "}}\\n" {CALL_END}'
-    return OutputFormat.lark("\n".join([f"start: {calls}", one, *rules]), field_name=field_name)
+    return OutputFormat.lark(
+        "\n".join([f"start: {calls}", one, *rules]),
+        field_name=field_name,
+        schema_fields=tuple(_field(place) for place, _ in chosen),
+    )
+
+
+def _field(place: int) -> str:
+    return f"tools[{place}].function.parameters"
 
 
 def _head(function: Json) -> str:
@@ -71,8 +78,8 @@ def _quoted(text: str) -> str:
 
 
 def _arguments(place: int, function: Json) -> str:
-    """The schema of a function's arguments, checked, as text."""
-    field = f"tools[{place}].function.parameters"
+    """The schema of a function's arguments as text."""
+    field = _field(place)
     schema = function.get("parameters") or {"type": "object", "properties": {}}
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
         raise InvalidRequestError(f"{field} is {shown(schema)}; allowed: a schema of type object.", field=field)
@@ -80,6 +87,4 @@ def _arguments(place: int, function: Json) -> str:
     others = ("additionalProperties", "patternProperties", "$ref", "anyOf", "oneOf", "allOf")
     if "properties" in schema and not any(keyword in schema for keyword in others):
         schema["additionalProperties"] = False
-    text = checked_json(schema, field)
-    supported_schema(json.loads(text), field=field)
-    return text
+    return checked_json(schema, field)

@@ -15,6 +15,7 @@ from kaishu.text.template import ChatTemplate
 from kaishu.text.tool_calls import CALL_END, CALL_START, ToolCallScanner
 from tests.engine.random_model import written_ids
 from tests.qwen3_files import find_qwen3_files
+from tests.tiny_checkpoints import VOCAB_SIZE
 
 WEATHER = {
     "type": "object",
@@ -118,11 +119,26 @@ def test_tools_that_are_none_are_refused_as_in_a_prompt():
         ({"properties": {"a": {"oneOf": [{}, {"type": "null"}]}}}, r"parameters: #/properties/a/oneOf"),
     ],
 )
-def test_a_tool_whose_arguments_can_not_be_enforced_is_named(parameters, says):
+def test_a_tool_whose_arguments_can_not_be_enforced_is_named(parameters, says, byte_compiler):
     tools = [tool("fine"), tool("hard", parameters=parameters)]
-    with pytest.raises(InvalidRequestError, match=says):
-        tool_call_format(tools, name=None, is_required=True, parallel=True)
+    with pytest.raises(InvalidRequestError, match=says) as raised:
+        byte_compiler.compile(tool_call_format(tools, name=None, is_required=True, parallel=True))
+    assert raised.value.field == "tools[1].function.parameters"
     assert tool_call_format(tools, name="fine", is_required=True, parallel=True) is not None  # it isn't called
+
+
+def test_schemas_are_looked_at_where_time_is_bounded(byte_tokenizer):
+    """Not where the format is made, which nothing gives up on; and once for many requests with the same tools."""
+    from kaishu.engine.grammar import GrammarCompiler
+
+    event = {"type": "object", "properties": {"at": {"format": "date-time"}, "by": {"format": "email"}}}
+    union = {"type": "object", "properties": {"a": {"anyOf": [{**event, "required": [f"a{n}"]} for n in range(100)]}}}
+    tools = [tool(f"f{n}", parameters=union) for n in range(20)]
+    compiler = GrammarCompiler(byte_tokenizer, num_rows=VOCAB_SIZE, end_token_ids=[256], compile_seconds=0.001)
+    with pytest.raises(InvalidRequestError, match="tool_choice is too complex: it took more"):
+        compiler.compile(tool_call_format(tools, name=None, is_required=True, parallel=True))
+    for thread in compiler._runaways:
+        thread.join()
 
 
 def test_further_arguments_are_left_out_unless_asked_for(byte_compiler, byte_tokenizer):
