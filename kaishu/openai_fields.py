@@ -27,6 +27,8 @@ class Field:
     kind:    the type of what is noted
     instead: what to do where it is refused
     is_ours: OpenAI's API doesn't have it
+    inside:  the fields of the object that it is; None where any are free, or nobody looks at them
+    each:    the fields of each object in the list that it is
     """
 
     use: Literal["read", "noted", "neutral"]
@@ -34,12 +36,56 @@ class Field:
     kind: type | None = None
     instead: str | None = None
     is_ours: bool = False
+    inside: Mapping[str, Field] | None = None
+    each: Mapping[str, Field] | None = None
 
 
 _READ, _OURS = Field("read"), Field("read", is_ours=True)
 _TEXT, _OBJECT = Field("noted", kind=str), Field("noted", kind=dict)
 _KINDS: Mapping[type, str] = {str: "a string", dict: "an object"}
 MOST_UNKNOWN = 400  # more than a header of warnings has room for
+
+_CACHING: Mapping[str, Field] = {"mode": _TEXT, "ttl": _TEXT}
+STREAM_OPTIONS: Mapping[str, Field] = {
+    "include_usage": _READ,
+    "include_obfuscation": Field("neutral", (False,), instead="Nothing is padded here."),
+}
+SCHEMA: Mapping[str, Field] = dict.fromkeys(("name", "description", "schema", "strict"), _READ)
+_OWN_FORMATS = dict.fromkeys(("regex", "lark", "choice"), _OURS)
+RESPONSE_FORMAT: Mapping[str, Field] = {"type": _READ, "json_schema": Field("read", inside=SCHEMA), **_OWN_FORMATS}
+FLAT_RESPONSE_FORMAT: Mapping[str, Field] = {"type": _READ, **SCHEMA, **_OWN_FORMATS}  # of /v1/responses
+# What it is that images, refusals and calls of other kinds ask for is in their `type`, which messages.py refuses.
+PART: Mapping[str, Field] = {
+    **dict.fromkeys(("type", "text", "refusal", "image_url", "input_audio", "file"), _READ),
+    "prompt_cache_breakpoint": Field("noted", kind=dict, inside=_CACHING),
+}
+TOOL_CALL: Mapping[str, Field] = {
+    **dict.fromkeys(("id", "type", "custom"), _READ),
+    "function": Field("read", inside=dict.fromkeys(("name", "arguments"), _READ)),
+    **dict.fromkeys(("name", "arguments", "index"), _OURS),
+}
+MESSAGE: Mapping[str, Field] = {
+    **dict.fromkeys(("role", "name", "tool_call_id"), _READ),
+    "content": Field("read", each=PART),
+    "tool_calls": Field("read", each=TOOL_CALL),
+    **dict.fromkeys(("reasoning_content", "reasoning"), _OURS),
+    "refusal": Field("neutral", ("",), instead="Say it as content."),
+    "audio": Field("neutral", instead="The model reads text only."),
+    "function_call": Field("neutral", instead="Use tool_calls."),
+    "annotations": Field("neutral", ([],), instead="Leave them out.", is_ours=True),  # OpenAI's answers have them
+}
+TOOL: Mapping[str, Field] = {
+    "type": _READ,
+    "function": Field("read", inside=dict.fromkeys(("name", "description", "parameters", "strict"), _READ)),
+    "custom": Field("neutral", instead="Give a function."),
+}
+TOOL_CHOICE: Mapping[str, Field] = {
+    "type": _READ,
+    "function": Field("read", inside={"name": _READ}),
+    "name": _OURS,
+    "allowed_tools": Field("neutral", instead="Give only the tools that may be called, in tools."),
+    "custom": Field("neutral", instead="Name a function."),
+}
 
 _GENERATION: Mapping[str, Field] = {
     "model": _READ,
@@ -54,7 +100,7 @@ _GENERATION: Mapping[str, Field] = {
     "max_tokens": _READ,
     "logprobs": _READ,
     "stream": _READ,
-    "stream_options": _READ,
+    "stream_options": Field("read", inside=STREAM_OPTIONS),
     "user": _TEXT,
     "top_k": _OURS,
     "min_p": _OURS,
@@ -67,12 +113,12 @@ _GENERATION: Mapping[str, Field] = {
 
 CHAT_FIELDS: Mapping[str, Field] = {
     **_GENERATION,
-    "messages": _READ,
+    "messages": Field("read", each=MESSAGE),
     "max_completion_tokens": _READ,
     "top_logprobs": _READ,
-    "response_format": _READ,
-    "tools": _READ,
-    "tool_choice": _READ,
+    "response_format": Field("read", inside=RESPONSE_FORMAT),
+    "tools": Field("read", each=TOOL),
+    "tool_choice": Field("read", inside=TOOL_CHOICE),
     "parallel_tool_calls": _READ,
     "reasoning_effort": _READ,
     "thinking_budget": _OURS,
@@ -83,7 +129,7 @@ CHAT_FIELDS: Mapping[str, Field] = {
     "safety_identifier": _TEXT,
     "prompt_cache_key": _TEXT,
     "prompt_cache_retention": _TEXT,
-    "prompt_cache_options": _OBJECT,
+    "prompt_cache_options": Field("noted", kind=dict, inside=_CACHING),
     "store": Field("neutral", (False,), instead="Nothing is stored here; keep the answer yourself."),
     "service_tier": Field("neutral", ("auto", "default"), instead="Say what is urgent with priority."),
     "verbosity": Field("neutral", ("medium",), instead="Say in the messages how long the answer should be."),
@@ -102,7 +148,7 @@ COMPLETION_FIELDS: Mapping[str, Field] = {
     "echo": _READ,
     "best_of": _READ,
     "suffix": Field("neutral", ("",), instead="The model continues a text, and fills no gap."),
-    "response_format": _OURS,
+    "response_format": Field("read", inside=RESPONSE_FORMAT, is_ours=True),
 }
 
 EMBEDDING_FIELDS: Mapping[str, Field] = {
@@ -166,25 +212,40 @@ def read_object(value: object, path: str, table: Mapping[str, Field], unknown: U
     """Take an object inside a body apart.
 
     path:   where it stands; "" for the body itself
-    return: the fields that are read, as far as they are given and not null
+    return: the fields that are read, as far as they are given and not null, in the order of the object; without what
+            is unknown in objects inside them
     raises: InvalidRequestError and InvalidParameterError, naming the field's place
     """
     if not isinstance(value, Mapping):
         raise InvalidParameterError(path or "body", value, f"{'an' if path else 'a JSON'} object, {{...}}")
     unknown.check(value, table, path)
     found: dict[str, Any] = {}
-    for name, field in table.items():
-        given, place = value.get(name), f"{path}.{name}" if path else name
-        if given is None:
+    for name, given in value.items():
+        field, place = table.get(name), f"{path}.{name}" if path else name
+        if field is None or given is None:
             continue
-        if field.use == "read":
-            found[name] = given
-        elif field.use == "noted" and not isinstance(given, field.kind or object):
+        if field.use == "noted" and not isinstance(given, field.kind or object):
             raise InvalidParameterError(place, given, _KINDS[field.kind or str])
-        elif field.use == "neutral" and not any(_is_same(given, neutral) for neutral in field.neutral):
+        if field.use != "neutral":
+            known = _known(given, place, field, unknown)
+            if field.use == "read":
+                found[name] = known
+        elif not any(_is_same(given, neutral) for neutral in field.neutral):
             allowed = ", ".join([*(shown(neutral) for neutral in field.neutral), "null"])
             raise InvalidParameterError(place, given, allowed, hint=field.instead)
     return found
+
+
+def _known(value: object, place: str, field: Field, unknown: UnknownFields) -> object:
+    """A field's value without what is unknown in its objects; what should be one and isn't stays, for its reader."""
+    if field.inside is not None and isinstance(value, dict):
+        return read_object(value, place, field.inside, unknown)
+    if field.each is not None and isinstance(value, list):
+        return [
+            read_object(one, f"{place}[{index}]", field.each, unknown) if isinstance(one, dict) else one
+            for index, one in enumerate(value)
+        ]
+    return value
 
 
 def _is_same(value: object, neutral: object) -> bool:

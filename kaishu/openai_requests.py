@@ -7,15 +7,16 @@ openai_responses.py answers. Used by batch_run.py and the server.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kaishu.deltas import CompletionDeltas
-from kaishu.errors import InvalidParameterError, InvalidRequestError, shortened, shown
+from kaishu.errors import InvalidParameterError, InvalidRequestError, shortened
 from kaishu.openai_fields import (
     CHAT_FIELDS,
     COMPLETION_FIELDS,
+    SCHEMA,
     boolean,
     integer,
     model_name,
@@ -214,7 +215,8 @@ def read_response_format(value: object, name: str = "response_format", *, is_fla
     """The form that the answer has to have; None for any text.
 
     value:   OpenAI's {"type": "text"}, {"type": "json_object"}, {"type": "json_schema", "json_schema": {...}}; and
-             Kaishu's own {"type": KIND, KIND: ...} for regex, lark and choice. A schema is kept to, `strict` or not
+             Kaishu's own {"type": KIND, KIND: ...} for regex, lark and choice. A schema is kept to, `strict` or not.
+             What no kind has was left out by read_object; what another kind has is refused here
     name:    what the body calls it
     is_flat: name, schema and strict stand beside the type, as in /v1/responses
     raises:  InvalidRequestError and its kinds, naming the field and the place in it
@@ -227,22 +229,22 @@ def read_response_format(value: object, name: str = "response_format", *, is_fla
     kinds = ("text", "json_object", "json_schema", "regex", "lark", "choice")
     if not isinstance(kind, str) or kind not in kinds:
         raise InvalidParameterError(f"{name}.type", kind, ", ".join(kinds))
-    if kind == "json_schema" and is_flat:
-        return _json_schema({key: said for key, said in value.items() if key != "type"}, name)
-    check_keys(name, value, ("type",) if kind in ("text", "json_object") else ("type", kind))
+    allowed = () if kind in ("text", "json_object") else tuple(SCHEMA) if kind == "json_schema" and is_flat else (kind,)
+    for key, given in value.items():
+        if key not in ("type", *allowed):
+            raise InvalidParameterError(f"{name}.{shortened(key)}", given, f"null with the type {kind}")
     if kind == "text":
         return None
     if kind == "json_object":
         return OutputFormat.json_object(field_name=name)
     if kind != "json_schema":
         return OutputFormat(kind, value.get(kind), f"{name}.{kind}")  # type: ignore[arg-type]  # it checks both
-    return _json_schema(value.get("json_schema"), f"{name}.json_schema")
+    return _json_schema(value, name) if is_flat else _json_schema(value.get("json_schema"), f"{name}.json_schema")
 
 
 def _json_schema(described: object, name: str) -> OutputFormat:
     if not isinstance(described, dict):
         raise InvalidParameterError(name, described, 'an object, {"name": ..., "schema": {...}}')
-    check_keys(name, described, ("name", "schema", "strict", "description"))
     title = described.get("name")
     letters = isinstance(title, str) and title.replace("_", "a").replace("-", "a")
     if not letters or not (letters.isascii() and letters.isalnum() and len(letters) <= 64):
@@ -252,19 +254,6 @@ def _json_schema(described: object, name: str) -> OutputFormat:
     if not isinstance(described.get("description"), str | None):
         raise InvalidParameterError(f"{name}.description", described["description"], "a string or null")
     return OutputFormat.json_schema(described.get("schema"), field_name=f"{name}.schema")  # type: ignore[arg-type]
-
-
-def check_keys(name: str, value: Mapping[str, Any], allowed: Collection[str]) -> None:
-    """Refuse keys of an object inside a body that mean nothing.
-
-    raises: InvalidRequestError naming the key
-    """
-    for key in value:
-        if key not in allowed:
-            raise InvalidRequestError(
-                f"{name} has the unknown key {shown(key)}; allowed: {', '.join(allowed)}.",
-                field=f"{name}.{shortened(key)}",
-            )
 
 
 def read_sampling(fields: Mapping[str, Any], names: Mapping[str, str], **further: Any) -> SamplingParams:
@@ -332,9 +321,7 @@ def read_streaming(fields: Mapping[str, Any], may_stream: bool) -> tuple[bool, b
         raise InvalidParameterError("stream_options", options, "null, unless stream is true")
     if not isinstance(options, dict):
         raise InvalidParameterError("stream_options", options, 'an object such as {"include_usage": true}')
-    check_keys("stream_options", options, ("include_usage", "include_obfuscation"))
-    for key, value in options.items():
-        if not isinstance(value, bool | None) or (value and key == "include_obfuscation"):
-            allowed = "true, false or null" if key == "include_usage" else "false or null"
-            raise InvalidParameterError(f"stream_options.{key}", value, allowed)
-    return streams, bool(options.get("include_usage"))
+    wants_usage = options.get("include_usage", False)
+    if not isinstance(wants_usage, bool):
+        raise InvalidParameterError("stream_options.include_usage", wants_usage, "true, false or null")
+    return streams, wants_usage

@@ -83,9 +83,9 @@ class Prompting:
         request = replace(request, tools=_definitions(request.tools))
         forced = self._forced_call(request)
         if forced is not None and params.output_format is not None:
-            raise InvalidRequestError(
-                "tool_choice and output_format both say what the answer has to be.",
-                field="tool_choice",
+            raise InvalidRequestError(  # it begins with the name that surfaces spell in their own way
+                "output_format and tool_choice both say what the answer has to be.",
+                field="output_format",
                 hint="Give one of them.",
             )
         prompt = self.render(request)
@@ -184,10 +184,10 @@ def _tool_choice(choice: ToolChoice) -> tuple[str | None, bool]:
         return None, False
     if choice == "required":
         return None, True
-    if isinstance(choice, Mapping) and choice.get("type") == "function":
-        function = choice.get("function")
-        name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
-        if isinstance(name, str):
+    match choice:
+        case {"type": "function", "function": {"name": str(name), **more}, **others} if not more and not others:
+            return name, True
+        case {"type": "function", "name": str(name), **others} if not others:
             return name, True
     allowed = '"auto", "none", "required", or {"type": "function", "function": {"name": ...}}'
     raise InvalidParameterError("tool_choice", choice, allowed)

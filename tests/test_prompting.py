@@ -204,6 +204,12 @@ def test_an_answer_may_have_a_form(prompting):
             "tool_choice",
         ),
         (ChatRequest(HI, TOOLS, {"type": "tool", "name": "add"}), {}, InvalidParameterError, "tool_choice is"),
+        (
+            ChatRequest(HI, TOOLS, {"type": "function", "function": {"name": "add", "x": 1}}),
+            {},
+            InvalidParameterError,
+            "tool_choice is",
+        ),
         (ChatRequest(HI, TOOLS, 5), {}, InvalidParameterError, "tool_choice is 5"),  # type: ignore[arg-type]
         (
             ChatRequest(HI, TOOLS, {"type": "function", "function": {"name": "sub"}}),
@@ -217,7 +223,7 @@ def test_an_answer_may_have_a_form(prompting):
             ChatRequest(HI, TOOLS, "required"),
             {"output_format": OutputFormat.json_object()},
             InvalidRequestError,
-            "tool_choice and output_format both say",
+            "output_format and tool_choice both say",
         ),
         (ChatRequest(HI, TOOLS, parallel_tool_calls=1), {}, InvalidParameterError, "parallel_tool_calls is 1"),  # type: ignore[arg-type]
         (ChatRequest(HI, TOOLS[0]), {}, InvalidMessagesError, "tools"),  # type: ignore[arg-type]

@@ -165,6 +165,7 @@ def _read_prompt(
         names[f"tools[{index}].function.parameters"] = f"tools[{index}].input_schema"
         names[f"tools[{index}].function"] = f"tools[{index}]"
     names |= {"stop": "stop_sequences", "thinking_budget": "thinking.budget_tokens", "prompt": "messages"}
+    names["output_format"] = "output_config.format"
     request = ChatRequest(
         [*before, *history.messages],
         tools or None,

@@ -14,6 +14,8 @@ from typing import Any
 from kaishu.errors import InvalidParameterError, InvalidRequestError
 from kaishu.json_fields import shown
 from kaishu.openai_fields import (
+    FLAT_RESPONSE_FORMAT,
+    STREAM_OPTIONS,
     Field,
     UnknownFields,
     boolean,
@@ -60,7 +62,7 @@ RESPONSE_FIELDS: Mapping[str, Field] = {
     "tool_choice": _READ,
     "parallel_tool_calls": _READ,
     "stream": _READ,
-    "stream_options": _READ,
+    "stream_options": Field("read", inside=STREAM_OPTIONS),
     "metadata": _READ,
     "prompt_cache_options": _READ,
     "user": _TEXT,
@@ -116,7 +118,7 @@ REASONING: Mapping[str, Field] = {
     "mode": Field("neutral", ("standard",), instead="There is no other here."),
 }
 TEXT_FIELDS: Mapping[str, Field] = {
-    "format": _READ,
+    "format": Field("read", inside=FLAT_RESPONSE_FORMAT),
     "verbosity": Field("neutral", ("medium",), instead="Say in the instructions how long the answer should be."),
 }
 CACHE_OPTIONS: Mapping[str, Field] = {
@@ -177,7 +179,7 @@ def read_response(body: object, *, allow_unknown: bool = False) -> ResponseCall:
         output_format=read_response_format(text.get("format"), "text.format", is_flat=True),
     )
     streams, include_usage = read_streaming(fields, may_stream=True)
-    request = _request(fields, reasoning, params, names, unknown)
+    request = _request(fields, reasoning, names, unknown)
     return ResponseCall(
         model_name(fields),
         streams,
@@ -202,18 +204,10 @@ def read_response(body: object, *, allow_unknown: bool = False) -> ResponseCall:
     )
 
 
-def _request(
-    fields: Json, reasoning: Json, params: SamplingParams, names: dict[str, str], unknown: UnknownFields
-) -> ChatRequest:
+def _request(fields: Json, reasoning: Json, names: dict[str, str], unknown: UnknownFields) -> ChatRequest:
     """What the model reads. names: get the places of messages and tools"""
     conversation = _conversation(fields, unknown)
     choice, allowed = _tool_choice(fields.get("tool_choice"), unknown)
-    if params.output_format is not None and choice not in (None, "auto", "none"):
-        raise InvalidRequestError(
-            "tool_choice and text.format both say what the answer has to be.",
-            field="tool_choice",
-            hint="Give one of them.",
-        )
     tools, tool_names = read_tools(fields.get("tools", []), unknown, allowed)
     names |= conversation.names | tool_names
     thinking, template_arguments = _thinking(fields, reasoning, names)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from kaishu.errors import InvalidMessagesError, shortened, shown
@@ -20,6 +20,8 @@ Json = dict[str, Any]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 FIELDS = ("role", "content", "name", "reasoning_content", "reasoning", "tool_calls", "tool_call_id")
+PART_FIELDS = ("type", "text", "prompt_cache_breakpoint")  # the last changes no prompt
+CALL_FIELDS = ("id", "type", "index")  # the last is left over where a stream's deltas were added up
 MAX_NUMBER_BITS = 4096  # Python neither reads nor writes numbers of many thousands of digits
 MAX_PARTS = 10_000  # of one message
 MAX_TOOLS = 2_048
@@ -97,9 +99,7 @@ def _message(message: object, path: str) -> Json:
     if not isinstance(message, Mapping):
         raise _invalid(path, f"is {_kind(message)}", "an object with role and content", hint=_objects_hint(message))
     given = {_key(key, path): value for key, value in message.items() if value is not None}
-    for key, value in given.items():
-        if key not in FIELDS and value not in ([], {}, ""):
-            raise _invalid(f"{path}.{shortened(key)}", "is not a field of a message", ", ".join(FIELDS))
+    _check_fields(given, FIELDS, path, "a message")
     role = given.get("role")
     if role not in ROLES:
         found = "is missing" if role is None else f"is {shown(role)}"
@@ -147,6 +147,7 @@ def _part(part: object, path: str) -> str:
             "has no type" if kind is None else f"is a part of type {shown(kind)}",
             "parts of type 'text', since the model reads text only",
         )
+    _check_fields(part, PART_FIELDS, path, "a text part")
     return _string(part.get("text"), f"{path}.text")
 
 
@@ -177,12 +178,15 @@ def _tool_call(call: object, path: str) -> Json:
     function_path = f"{path}.function" if nested else path
     if not isinstance(function, Mapping):
         raise _invalid(function_path, f"is {_kind(function)}", "an object with name and arguments")
+    _check_fields(call, (*CALL_FIELDS, "function") if nested else (*CALL_FIELDS, "name", "arguments"), path, "a call")
+    if nested:
+        _check_fields(function, ("name", "arguments"), function_path, "a called function")
     copied = {
         "name": _function_name(function.get("name"), f"{function_path}.name"),
         "arguments": _arguments(function.get("arguments"), f"{function_path}.arguments"),
     }
-    others = {key: value for key, value in call.items() if key != "function" and key not in copied}
-    return {**clean_json(others, path), "type": "function", "function": copied}
+    named = {} if call.get("id") is None else {"id": _string(call["id"], f"{path}.id")}
+    return {**named, "type": "function", "function": copied}
 
 
 def _arguments(arguments: object, path: str) -> Json:
@@ -214,6 +218,8 @@ def _tool(tool: object, path: str) -> Json:
     _function_name(function.get("name"), f"{path}.function.name")
     if not isinstance(function.get("description"), str | None):
         raise _invalid(f"{path}.function.description", f"is {_kind(function['description'])}", "a string")
+    if not isinstance(function.get("strict"), bool | None):
+        raise _invalid(f"{path}.function.strict", f"is {_kind(function['strict'])}", "true, false or null")
     if not isinstance(function.get("parameters"), Mapping | None):
         raise _invalid(f"{path}.function.parameters", f"is {_kind(function['parameters'])}", "a JSON schema object")
     return dict(clean_json(tool, path))
@@ -240,6 +246,13 @@ def _key(key: object, path: str) -> str:
     if not isinstance(key, str):
         raise _invalid(path, f"has the key {shown(key)}", "keys that are strings")
     return _string(key, f"{path}: a key")
+
+
+def _check_fields(given: Mapping[Any, object], allowed: Collection[str], path: str, what: str) -> None:
+    """Refuse what an object may not have; keys that hold nothing ask for nothing."""
+    for key, value in given.items():
+        if key not in allowed and value not in (None, [], {}, ""):
+            raise _invalid(f"{path}.{shortened(_key(key, path))}", f"is not a field of {what}", ", ".join(allowed))
 
 
 def _only_for(wanted: str, role: object, path: str) -> None:

@@ -162,7 +162,11 @@ def huge_lists() -> Iterator[Hostile]:
     yield raw(b"{" + b'"a":1,' * 500_000 + b'"a":1}')
     yield with_fields(CHAT_PATH, model="a" * 1_000_000)
     yield with_fields(CHAT_PATH, messages=[{"role": "a" * 1_000_000, "content": ""}])
-    yield with_fields(CHAT_PATH, messages=[{"role": "user", "content": "", "x" * 1_000_000: 1}])
+    yield with_fields(CHAT_PATH, messages=[{"role": "user", "content": "", "x" * 1_000_000: 1}], refused=False)
+    # A warning for each of many unknown fields.
+    yield with_fields(CHAT_PATH, messages=[{"role": "user", "content": "a", "x": 1}] * 900, refused=False)
+    many = [{"type": "text", "text": "a", f"x{i}": 1} for i in range(9_000)]
+    yield with_fields(CHAT_PATH, messages=[{"role": "user", "content": many}], refused=False)
 
 
 def halves_and_controls() -> Iterator[Hostile]:
@@ -282,6 +286,11 @@ SCHEMA_BOMBS: Mapping[str, tuple[Any, bool]] = {  # schema, whether it has to be
         False,
     ),
     "a pattern that doubles": ({"type": "string", "pattern": "(((((a{100}){100}){100}){100}){100})"}, True),
+    "patterns that all have to fit": (
+        {"type": "string", "allOf": [{"pattern": f"a.{{{n}}}b.*c.{{{n + 3}}}"} for n in range(40)]},
+        True,
+    ),
+    "multiples of two numbers": ({"allOf": [{"type": "integer", "multipleOf": n} for n in (9973, 9967)]}, True),
     "a pattern that looks around": ({"type": "string", "pattern": "(?=a)b"}, True),
     "a pattern that looks back": ({"type": "string", "pattern": r"(a)\1"}, True),
     "a long string at least": ({"type": "string", "minLength": 10**9}, True),
@@ -317,6 +326,9 @@ def tool_bombs() -> Iterator[Hostile]:
         yield with_fields(CHAT_PATH, tools=[{"type": "function", "function": function}], tool_choice="required")
     for choice in ("g", {"type": "function", "function": {"name": "g"}}, {"type": "custom"}, [], 1, {"a": 1}):
         yield with_fields(CHAT_PATH, tools=[{"type": "function", "function": {"name": "f"}}], tool_choice=choice)
+    wide = {"type": "object", "properties": {f"a{n}": {"format": "date-time", "minLength": n} for n in range(100)}}
+    many = [{"type": "function", "function": {"name": f"f{n}", "parameters": wide}} for n in range(90)]
+    yield with_fields(CHAT_PATH, tools=many, tool_choice="required", refused=False)
     big = {"type": "function", "function": {"name": "f", "description": "a " * 1_000_000}}
     yield with_fields(CHAT_PATH, tools=[big])
 
@@ -381,6 +393,7 @@ LARK_BOMBS = {
     'start: %json {"$ref": "#"}': True,
     'start: %json {"type": "string", "minLength": 1000000000}': True,
     "start: <|im_end|>": True,
+    "start: T\nT: " + " & ".join(f"/.*a.{{{n}}}b.*c.{{{n + 3}}}.*/" for n in range(40)): True,
     "start: <nothing>": True,
     "start: " + "(" * 2000 + '"a"' + ")" * 2000: True,
     "start: " + " | ".join(f'"{i:050}"' for i in range(9000)): False,

@@ -235,6 +235,34 @@ def test_a_thought_can_be_told_to_end_and_an_answer_follows(scripted):
     assert (again.status_code, again.json()["error"]["code"]) == (404, "not_found"), "it is over"
 
 
+def test_a_call_and_a_form_that_are_both_asked_for_are_named_as_each_api_spells_them(tiny):
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    function = {"name": "f", "parameters": schema}
+    said, hi = {"model": "tiny", "tool_choice": "required"}, [{"role": "user", "content": "Hi"}]
+    for path, field, body in (
+        (
+            "/v1/chat/completions",
+            "response_format",
+            {"tools": [{"type": "function", "function": function}], "response_format": {"type": "json_object"}},
+        ),
+        ("/v1/responses", "text.format", {"tools": [{"type": "function", **function}], "input": "Hi"}),
+        (
+            "/v1/messages",
+            "output_config.format",
+            {
+                "tools": [{"name": "f", "input_schema": schema}],
+                "tool_choice": {"type": "any"},
+                "output_config": {"format": {"type": "json_schema", "schema": schema}},
+                "max_tokens": 5,
+            },
+        ),
+    ):
+        further = {"text": {"format": {"type": "json_object"}}} if "input" in body else {"messages": hi}
+        response = tiny.client.post(path, json={**said, **further, **body})
+        error = response.json()["error"]
+        assert response.status_code == 400 and error["message"].startswith(f"{field} and tool_choice both say"), error
+
+
 @pytest.mark.parametrize("chat_id", ["chatcmpl-0", "x" * 300, "%00", "1"])
 def test_a_chat_that_nobody_streams_is_404(tiny, chat_id):
     response = tiny.client.post(f"{PATH}/{chat_id}/stop_thinking")

@@ -108,7 +108,6 @@ INSIDE = [
     ),
     ({"tools": [TOOL, {**TOOL, "name": []}], "tool_choice": {**ALLOWED, "mode": "none"}}, "tool_choice.mode"),
     ({"tools": [TOOL], "tool_choice": {**ALLOWED, "strict": 1}}, "tool_choice.strict"),
-    ({"tools": [TOOL], "tool_choice": "required", "text": {"format": {"type": "json_object"}}}, "tool_choice"),
     ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
     ({"metadata": []}, "metadata"),
     ({"metadata": {"a": 1}}, "metadata.a"),

@@ -54,3 +54,15 @@ def test_the_header_comes_with_answers_and_streams_and_strict_servers_refuse(scr
     }.items():
         response = strict.client.post(path, json={**more, "tempreature": 0.5})
         assert (response.status_code, response.json()["error"]["param"]) == (400, "tempreature"), path
+
+
+def test_places_inside_a_field_are_said_by_all_routes_that_have_some(tiny):
+    chat = [{"role": "user", "content": [{"type": "text", "text": "Hi", "foo": 1}]}]
+    response = tiny.client.post("/tokenize", json={"messages": chat})
+    assert response.status_code == 200 and response.headers[HEADER] == "messages[0].content[0].foo"
+    assert (
+        response.json() == tiny.client.post("/tokenize", json={"messages": [{"role": "user", "content": "Hi"}]}).json()
+    )
+    body = {"model": "tiny", "input": "Hi", "max_output_tokens": 1, "text": {"format": {"type": "text", "foo": 1}}}
+    response = tiny.client.post("/v1/responses", json=body)
+    assert response.status_code == 200 and response.headers[HEADER] == "text.format.foo"

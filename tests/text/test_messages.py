@@ -134,6 +134,12 @@ WRONG_MESSAGES = {
     "messages[0].content[0] is a string": [{"role": "user", "content": ["x"]}],
     "messages[0].content[0].text is missing or null": [{"role": "user", "content": [{"type": "text"}]}],
     "messages[0].content[0].text is a number": [{"role": "user", "content": [{"type": "text", "text": 1}]}],
+    "messages[0].content[0].foo is not a field of a text part": [
+        {"role": "user", "content": [{"type": "text", "text": "x", "foo": 1}]}
+    ],
+    "messages[0].content[0].image_url is not a field": [
+        {"role": "user", "content": [{"type": "text", "text": "x", "image_url": {"url": "u"}}]}
+    ],
     "messages[0].content has a lone surrogate, U+D83D, at character 2": [{"role": "user", "content": "ab\ud83dc"}],
     "messages[0]: a key has a lone surrogate": [{"role": "user", "content": "a", "\udc00": 1}],
     "messages[0] has the key 5": [{"role": "user", "content": "a", 5: 1}],
@@ -150,6 +156,18 @@ WRONG_MESSAGES = {
     "messages[0].tool_calls[0].name is missing": [{"role": "assistant", "tool_calls": [{"arguments": {}}]}],
     "messages[0].tool_calls[0].name is 'a\"b'": [
         {"role": "assistant", "tool_calls": [{"name": 'a"b', "arguments": {}}]}
+    ],
+    "messages[0].tool_calls[0].foo is not a field of a call": [
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}, "foo": 1}]}
+    ],
+    "messages[0].tool_calls[0].name is not a field of a call": [
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}, "name": "g"}]}
+    ],
+    "messages[0].tool_calls[0].function.foo is not a field of a called function": [
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}, "foo": 1}}]}
+    ],
+    "messages[0].tool_calls[0].id is a number": [
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}, "id": 5}]}
     ],
     "messages[0].name is a number": [ASK | {"name": 5}],
     "messages[0].tool_call_id is a list": [{"role": "tool", "content": "x", "tool_call_id": [1]}],
@@ -193,6 +211,7 @@ WRONG_TOOLS = {
     "tools[0].function.name is 'a\\nb'": [function(name="a\nb")],
     "tools[0].function.name is a number": [function(name=5)],
     "tools[0].function.description is a number": [function(description=5)],
+    "tools[0].function.strict is a string": [function(strict="yes")],
     "tools[0].function.parameters is a list": [function(parameters=[])],
     "tools[0].function.parameters.x is nan": [function(parameters={"x": float("nan")})],
     "tools[0].function.parameters.x is a Python set": [function(parameters={"x": {1}})],

@@ -97,7 +97,7 @@ def test_a_call_that_must_be_is_made_and_is_valid(client, choice, names, thinks,
         ({"tools": TOOLS, "tool_choice": "always"}, "tool_choice"),
         ({"tools": [{"type": "function"}]}, "tools[0]"),
         ({"tools": [WEATHER, WEATHER]}, "tools"),
-        ({"tools": [TIME], "tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice"),
+        ({"tools": [TIME], "tool_choice": "required", "response_format": {"type": "json_object"}}, "response_format"),
     ],
     ids=lambda value: str(value)[:70],
 )
