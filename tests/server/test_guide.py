@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kaishu.loading import load_model
 from kaishu.server.app import create_app
 from kaishu.server.configuration import MODEL_SETTINGS, flag_of, read_configuration, setting_types, variable_of
+from kaishu.server.keys import read_keys
+from kaishu.server.run import check_certificate
 from kaishu.server.settings import ServerSettings
+from kaishu.server.unknown_fields import HEADER as IGNORED_FIELDS
 from tests.server.conftest import LiveServer, live, service_on
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -26,6 +33,10 @@ def blocks(guide: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
 
 
+def without_comments(block: str) -> str:
+    return re.sub(r"^# .*|  +# .*", "#", block, flags=re.MULTILINE)
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[LiveServer]:
     loaded = load_model("tiny", threads=1, context_tokens=512, say=lambda _: None)
@@ -36,7 +47,7 @@ def server() -> Iterator[LiveServer]:
 def test_both_languages_show_the_same_code_and_the_same_names():
     english, chinese = (
         (
-            re.findall(r"^```.*?^```", guide, re.MULTILINE | re.DOTALL),
+            [without_comments(block) for block in re.findall(r"^ *```.*?^ *```", guide, re.MULTILINE | re.DOTALL)],
             re.findall(r"^\| (`[^|]*`) \|", guide, re.MULTILINE),
         )
         for guide in GUIDES.values()
@@ -78,25 +89,27 @@ def test_the_file_of_settings_is_one(guide, tmp_path):
 
 @guides
 def test_the_commands_have_options_and_variables_that_exist(guide):
-    others = {"--config", "--url", "--stop-timeout"}
-    assert set(re.findall(r"(?<![-\w])--[a-z][a-z-]+", guide)) <= {
-        *map(flag_of, setting_types()),
-        *others,
-        "--rm",
-        "--help",
-    }
-    variables = {"KAISHU_CONFIG", "KAISHU_API_KEYS"}
+    others = {"--config", "--url", "--api-key", "--help", "--rm", "--stop-timeout", "--cacert"}
+    assert set(re.findall(r"(?<![-\w])--[a-z][a-z-]+", guide)) <= {*map(flag_of, setting_types()), *others}
+    variables = {"KAISHU_CONFIG", "KAISHU_API_KEYS", "KAISHU_CACHE"}
     assert set(re.findall(r"KAISHU_[A-Z_]+", guide)) <= {*map(variable_of, setting_types()), *variables}
 
 
 @guides
-def test_the_request_is_answered(guide, server):
-    (line,) = re.findall(r"^\$ (curl .*)$", guide, re.MULTILINE)
-    _, url, *options = shlex.split(line)
-    given = dict(zip(options[::2], options[1::2], strict=True))
-    name, _, value = given["-H"].partition(": ")
-    answer = server.client.post(url.removeprefix(ADDRESS), content=given["-d"], headers={name: value})
-    assert answer.json()["choices"][0]["message"]["content"] == "12 + 30 = 42"
+def test_the_requests_are_answered(guide, server):
+    lines = re.findall(rf"^\$ curl (?:-N )?{ADDRESS}(/\S+) (.*)$", guide, re.MULTILINE)
+    assert len(lines) == guide.count("$ curl ") - 1, "all but that over https"
+    answers = []
+    for path, options in lines:
+        header, content_type, data, body = shlex.split(options)
+        assert (header, content_type, data) == ("-H", "Content-Type: application/json", "-d")
+        answer = server.client.post(path, content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 200, (path, answer.text)
+        assert IGNORED_FIELDS not in answer.headers
+        answers.append(answer.text)
+    shown = ("12 + 30 = 42", "[DONE]", "get_weather", '"finish_reason":"stop"', '"content":"12 + 30 = 42"')
+    shown += ("output_text", "end_turn", "upon a time", "embedding", "token_strs")
+    assert [part for part, answer in zip(shown, answers, strict=True) if part not in answer] == []
 
 
 @guides
@@ -145,6 +158,25 @@ def test_the_numbers_are_shown(guide, server):
         assert f"\n{name}" in shown, name
 
 
-def test_the_continue_settings_name_the_server():
-    (shown,) = blocks(GUIDES["server.md"], "yaml")
-    assert f"apiBase: {ADDRESS}/v1" in shown
+@guides
+def test_the_settings_of_others_name_the_server(guide):
+    of_continue, of_prometheus = (yaml.safe_load(block) for block in blocks(guide, "yaml"))
+    assert of_continue["models"][0]["apiBase"] == f"{ADDRESS}/v1"
+    assert of_prometheus["scrape_configs"][0]["static_configs"] == [{"targets": [ADDRESS.removeprefix("http://")]}]
+
+
+@guides
+def test_the_certificate_is_one_that_a_server_can_use(guide, tmp_path):
+    (line,) = re.findall(r"^ *\$ (openssl .*)$", guide, re.MULTILINE)
+    if shutil.which("openssl") is None:  # then nobody can follow it here
+        return
+    subprocess.run(shlex.split(line), cwd=tmp_path, check=True, capture_output=True)
+    check_certificate(ServerSettings(tls_certificate=tmp_path / "cert.pem", tls_key=tmp_path / "key.pem"))
+
+
+@guides
+def test_the_line_of_a_key_is_one(guide, tmp_path):
+    (program,) = re.findall(r"^\$ python3 -c (.*) > keys && chmod 600 keys$", guide, re.MULTILINE)
+    made = subprocess.run([sys.executable, "-c", shlex.split(program)[0]], check=True, capture_output=True, text=True)
+    (tmp_path / "keys").write_text(made.stdout)
+    assert read_keys(tmp_path / "keys", "").name_of(made.stdout.split()[1]) == "anna"
