@@ -47,6 +47,9 @@ MESSAGE_FIELDS: Fields = {
     "container": Field("neutral", instead="No code runs here; give functions of your own in tools."),
     "diagnostics": Field("neutral", ({}, {"previous_message_id": None}), instead="usage says what was cached."),
     "output_format": Field("neutral", instead="Use output_config.format."),
+    "thread": Field("neutral", instead="Nothing is stored here: give the whole conversation as messages."),
+    "compaction": Field("neutral", instead="Leave out or sum up earlier messages yourself."),
+    "fallbacks": Field("neutral", ([],), instead="There is no other model here to ask."),
 }
 
 METADATA: Fields = {"user_id": _TEXT}

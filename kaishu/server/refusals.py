@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kaishu.errors import KaishuError
+from kaishu.errors import InvalidRequestError, KaishuError
 from kaishu.openai_responses import error_response, error_status
 
 MESSAGES = "/v1/messages"  # and what is below has Anthropic's form
@@ -112,8 +112,11 @@ def anthropic_error(error: BaseException, request_id: str | None = None) -> dict
     """An error as Anthropic's clients read it. A server that loads or drains is `overloaded_error`, but with 503."""
     status = status_of(error)
     kind = _ANTHROPIC_KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
-    message = openai_error(error)["error"]["message"]
-    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+    said: dict[str, Any] = {"type": kind, "message": openai_error(error)["error"]["message"]}
+    if isinstance(error, InvalidRequestError) and error.field == "thread":
+        # Anthropic's client, which asks for threads wherever it runs tools, sends whole conversations from here on.
+        said["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    return {"type": "error", "error": said, "request_id": request_id}
 
 
 def openai_error(error: BaseException) -> dict[str, Any]:

@@ -205,6 +205,23 @@ def test_calls_are_streamed_and_their_results_are_read(scripted: Scripted) -> No
     assert prompt.index("sun") < prompt.index("noon"), "results stand in the order of the calls"
 
 
+def test_the_client_runs_tools_until_there_is_an_answer(scripted: Scripted) -> None:
+    server = scripted(CALL_OF_TIME, "It is noon.")
+
+    @anthropic.beta_tool
+    def time(zone: str) -> str:
+        """The time of a zone."""
+        return f"noon in {zone}"
+
+    runner = client_of(server).beta.messages.tool_runner(
+        model="tiny", max_tokens=60, messages=ASKED["messages"], tools=[time]
+    )
+    called, answered = runner
+    assert (called.stop_reason, answered.content[0].text) == ("tool_use", "It is noon.")
+    prompt = server.engine.loaded.tokenizer.decode(server.engine.loaded.executor._next_token.prompts[-1])
+    assert ASKED["messages"][0]["content"] in prompt and "noon in UTC" in prompt
+
+
 def test_input_is_streamed_while_it_is_written(scripted: Scripted) -> None:
     server = scripted(CALL)
     kinds: list[str] = []

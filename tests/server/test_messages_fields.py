@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 import pytest
 from anthropic import types
 from anthropic.types import message_count_tokens_params, message_create_params
+from anthropic.types.beta import message_create_params as beta_create_params
 
 from kaishu.errors import InvalidRequestError
 from kaishu.openai_fields import UnknownFields
@@ -27,11 +28,15 @@ from kaishu.server.messages_fields import (
     members,
 )
 
+IN_HEADERS = dict.fromkeys(("betas", "workspace_id"))
+WARNED_OF = dict.fromkeys(("billing_policy", "fallback_credit_token"))  # of beta versions: who pays, and how
+
 
 @pytest.mark.parametrize(
     ("table", "theirs"),
     [
         ({**MESSAGE_FIELDS, "workspace_id": None}, message_create_params.MessageCreateParamsStreaming),
+        (MESSAGE_FIELDS | IN_HEADERS | WARNED_OF, beta_create_params.MessageCreateParamsBase),
         ({**COUNT_FIELDS, "workspace_id": None}, message_count_tokens_params.MessageCountTokensParams),
         (MESSAGE, types.UserMessageParam),
         (BLOCKS["text"], types.TextBlockParam),

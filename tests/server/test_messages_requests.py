@@ -187,6 +187,9 @@ def test_a_form_of_the_answer_is_a_schema() -> None:
         ({"output_config": {"effort": ["low"]}}, "output_config.effort"),
         ({"output_config": {"format": {"type": "text"}}}, "output_config.format.type"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+        ({"thread": {"type": "create"}}, "thread"),
+        ({"compaction": {"type": "x"}}, "compaction"),
+        ({"fallbacks": [{"model": "x"}]}, "fallbacks"),
         ({"temprature": 1}, "temprature"),
     ],
 )
