@@ -42,18 +42,24 @@ class Body:
     """A body that a route reads.
 
     fields:   the route's table
+    example:  a body, but for the model
     pieces:   of its own fields; those that it shares are pieces.COMMON
     required: fields that have to be there
     further:  what else has to be so
     """
 
     fields: Mapping[str, Field]
+    example: Json
     pieces: Pieces = field(default_factory=dict)
     required: tuple[str, ...] = ("model",)
     further: Json = field(default_factory=dict)
 
-    def schema(self, names: tuple[str, ...]) -> Json:
-        """names: of the model; empty while it isn't loaded"""
+    def content(self, names: tuple[str, ...]) -> Json:
+        """The Media Type Object. names: of the model; empty while it isn't loaded"""
+        model = {"model": names[0] if names else "NAME"} if "model" in self.required else {}
+        return {"schema": self._schema(names), "example": {**model, **self.example}}
+
+    def _schema(self, names: tuple[str, ...]) -> Json:
         return {
             "type": "object",
             "properties": {name: self._property(name, one, names) for name, one in self.fields.items()},
@@ -103,8 +109,7 @@ class Operation:
                 for name in parameters
             ]
         if self.body is not None:
-            content = {"application/json": {"schema": self.body.schema(names)}}
-            made["requestBody"] = {"required": True, "content": content}
+            made["requestBody"] = {"required": True, "content": {"application/json": self.body.content(names)}}
         return made
 
     def _id(self) -> str:
@@ -143,6 +148,8 @@ def _header(kind: str, description: str) -> Json:
 
 
 _STORED = (404, *_ALWAYS)
+_CONVERSATION: Json = {"messages": [{"role": "user", "content": "Hello!"}]}
+_SEARCH: Json = {"query": "What does a cat drink?", "documents": ["A cat drinks milk.", "Paris is in France."]}
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
@@ -150,7 +157,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v1/chat/completions",
         "Answer a conversation.",
         "ChatCompletion",
-        Body(CHAT_FIELDS, pieces.CHAT, ("model", "messages")),
+        Body(CHAT_FIELDS, _CONVERSATION, pieces.CHAT, ("model", "messages")),
         streams=True,
     ),
     Operation(
@@ -165,7 +172,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v1/completions",
         "Continue texts.",
         "Completion",
-        Body(COMPLETION_FIELDS, pieces.COMPLETION, ("model", "prompt")),
+        Body(COMPLETION_FIELDS, {"prompt": "Once", "max_tokens": 16}, pieces.COMPLETION, ("model", "prompt")),
         streams=True,
     ),
     Operation(
@@ -173,7 +180,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v1/responses",
         "Answer a conversation, in the form of the Responses API; nothing is stored.",
         "Response",
-        Body(RESPONSE_FIELDS, conversations.RESPONSES, ("model", "input")),
+        Body(RESPONSE_FIELDS, {"input": "Hello!"}, conversations.RESPONSES, ("model", "input")),
         streams=True,
     ),
     Operation("get", "/v1/responses/{response_id}", "None is stored.", refusals=_STORED, success=None),
@@ -185,7 +192,12 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v1/messages",
         "Answer a conversation, in the form of Anthropic's API.",
         "AnthropicMessage",
-        Body(MESSAGE_FIELDS, conversations.MESSAGES, ("model", "messages", "max_tokens")),
+        Body(
+            MESSAGE_FIELDS,
+            {"max_tokens": 256, **_CONVERSATION},
+            conversations.MESSAGES,
+            ("model", "messages", "max_tokens"),
+        ),
         streams=True,
     ),
     Operation(
@@ -193,21 +205,21 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v1/messages/count_tokens",
         "How many tokens a conversation's prompt has.",
         "AnthropicCount",
-        Body(COUNT_FIELDS, conversations.MESSAGES, ("model", "messages")),
+        Body(COUNT_FIELDS, _CONVERSATION, conversations.MESSAGES, ("model", "messages")),
     ),
     Operation(
         "post",
         "/v1/embeddings",
         "Texts as vectors.",
         "Embeddings",
-        Body(EMBEDDING_FIELDS, pieces.EMBEDDING, ("model", "input")),
+        Body(EMBEDDING_FIELDS, {"input": ["one text", "another"]}, pieces.EMBEDDING, ("model", "input")),
     ),
     Operation(
         "post",
         "/v1/rerank",
         "Put documents in the order in which they answer a query.",
         "Ranking",
-        Body(RERANK_FIELDS, pieces.RERANK, ("model", "query", "documents")),
+        Body(RERANK_FIELDS, _SEARCH, pieces.RERANK, ("model", "query", "documents")),
     ),
     Operation("get", "/v1/models", "List the names of the model.", "Models", refusals=_GUARDED),
     Operation("get", "/v1/models/{name}", "One of them.", "Model", refusals=(404, *_GUARDED)),
@@ -216,10 +228,14 @@ OPERATIONS: tuple[Operation, ...] = (
         "/tokenize",
         "The tokens of a text, or of a conversation as the model reads it.",
         "Tokens",
-        Body(TOKENIZE_FIELDS, pieces.TOKENS, (), pieces.prompt_or_messages(OF_CHATS)),
+        Body(TOKENIZE_FIELDS, {"prompt": "Once upon a time"}, pieces.TOKENS, (), pieces.prompt_or_messages(OF_CHATS)),
     ),
     Operation(
-        "post", "/detokenize", "The text of tokens.", "Text", Body(DETOKENIZE_FIELDS, pieces.TOKENS, ("tokens",))
+        "post",
+        "/detokenize",
+        "The text of tokens.",
+        "Text",
+        Body(DETOKENIZE_FIELDS, {"tokens": [1, 2, 3]}, pieces.TOKENS, ("tokens",)),
     ),
     Operation("get", "/health", "Whether the process lives; it does when it answers.", "Health", refusals=(403, 500)),
     Operation("get", "/ready", "Whether requests are answered.", "Ready", refusals=(403, 500, 503)),
