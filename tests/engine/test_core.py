@@ -144,6 +144,19 @@ def test_64_requests_with_a_common_beginning_in_a_pool_that_is_always_too_small(
     assert usages[0] == 0 and set(usages[1:]) == {40}
 
 
+def test_who_waits_is_told_what_was_cached_with_the_first_of_several_steps_that_read_a_prompt(
+    byte_tokenizer: Tokenizer,
+) -> None:
+    core, _ = core_and_executor(byte_tokenizer, budget=Budget(prefill_tokens=16, beside_tokens=16))
+    for cached, num_steps in ((0, 3), (40, 1)):
+        stream = core.add(job(byte_tokenizer.encode(COMMON)[:41], max_tokens=1))
+        touched = [core.step()]
+        assert (touched, stream.cached_tokens) == ([[stream]], cached)
+        while not stream.is_over:
+            touched.append(core.step())
+        assert len(touched) == num_steps
+
+
 def test_a_shared_prompt_of_a_thousand_tokens_is_computed_once(byte_tokenizer: Tokenizer) -> None:
     shared = [i * 7 % 250 for i in range(1000)]
     executor = lively(byte_tokenizer, num_pages=1200)
