@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -90,7 +91,7 @@ def run_server(
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn's server, which finishes what it has begun before it ends.
+    """uvicorn's server, which finishes what it has begun before it ends, and ends connections that say nothing.
 
     on_ready: told the service once it is there
     """
@@ -101,6 +102,7 @@ class DrainingServer(uvicorn.Server):
         self._is_announced = False
         self._cut_off_at: float | None = None  # of time.monotonic(), once it drains
         self._has_said_so = False
+        self._silent_since: dict[Any, float] = {}  # connections, with a time of time.monotonic()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The signal handler. The signal isn't raised again in the end, as by uvicorn: to end when told is no error."""
@@ -133,7 +135,18 @@ class DrainingServer(uvicorn.Server):
             if time.monotonic() >= self._cut_off_at:
                 await self._cut_off()
                 return True
+        if counter % 10 == 0:
+            self._end_silent(time.monotonic())
         return await super().on_tick(counter)
+
+    def _end_silent(self, now: float) -> None:
+        """Between two requests uvicorn gives a connection its time, but not before the first, nor once a head begins:
+        so clients that never finish one could use up all that a process may have open, without a key."""
+        silent = [one for one in self.server_state.connections if _awaits_head(one)]
+        self._silent_since = {one: self._silent_since.get(one, now) for one in silent}
+        for one, since in self._silent_since.items():
+            if now - since > self._life.settings.body_timeout_s:
+                one.transport.close()
 
     async def _cut_off(self) -> None:
         """End the engine, so that every request ends with an error in its own form."""
@@ -144,6 +157,15 @@ class DrainingServer(uvicorn.Server):
 
     def _left(self) -> tuple[int, float]:
         return len(self.server_state.tasks), self._life.settings.drain_s
+
+
+def _awaits_head(connection: Any) -> bool:
+    """Whether no request runs on it, and no time for the next one to begin does.
+
+    connection: one of uvicorn's protocols
+    """
+    is_idle = connection.cycle is None or connection.cycle.response_complete
+    return is_idle and connection.timeout_keep_alive_task is None
 
 
 def _leave(code: int) -> None:

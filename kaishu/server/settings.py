@@ -36,9 +36,9 @@ class ServerSettings:
     sequences:           so many requests of the whole context have room for their keys and values at once; of shorter
                          ones more. Where there is no room a request waits, or is computed again later
     key_requests_per_minute, key_concurrent_requests: of each key, or of each address where there are no keys
-    request_timeout_s:   from a request's arrival to the end of its answer
+    request_timeout_s:   from when a request is understood to the end of its answer
     queue_timeout_s:     until the engine begins with it
-    body_timeout_s:      until its body has arrived
+    body_timeout_s:      until its head has arrived, and again until its body has
     send_timeout_s:      for how long a client may read nothing
     drain_s:             after SIGTERM, until running answers are cut off
     log_format:          "text" for people, "json" with one object in each line

@@ -24,7 +24,16 @@ import trustme
 import uvicorn
 
 from kaishu.errors import ListenError
-from kaishu.server.run import GRACE_S, bound_unread, check_certificate, listening_sockets, shown_url
+from kaishu.server.metrics import Metrics
+from kaishu.server.run import (
+    GRACE_S,
+    DrainingServer,
+    bound_unread,
+    check_certificate,
+    listening_sockets,
+    shown_url,
+)
+from kaishu.server.service import Life
 from kaishu.server.settings import ServerSettings
 
 ROOT = Path(__file__).parents[2]
@@ -323,6 +332,47 @@ def test_the_connection_of_a_client_that_reads_nothing_does_not_stay_for_ever() 
         wait_until(lambda: not server.server_state.connections)
         server.should_exit = True
         thread.join(30)
+
+
+@pytest.mark.parametrize("protocol", ["h11", "httptools"])
+def test_connections_on_which_no_request_comes_are_ended_and_no_others(protocol: str) -> None:
+    may_answer = threading.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/slow":
+            await asyncio.to_thread(may_answer.wait, 60)
+        headers = [(b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body"})
+
+    life = Life(ServerSettings(body_timeout_s=0.2), Metrics(), lambda *_: None)
+    config = uvicorn.Config(app, lifespan="off", log_config=None, http=protocol)
+    server = DrainingServer(config, life, on_ready=lambda _: None)
+    with ExitStack() as stack:
+        listening = stack.enter_context(listening_sockets("127.0.0.1", 0)[0])
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread.start()
+
+        def client(sent: bytes) -> socket.socket:
+            made = stack.enter_context(socket.create_connection(listening.getsockname(), timeout=30))
+            made.sendall(sent)
+            return made
+
+        head = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        working, idle = client(head % b"/slow"), client(head % b"/")
+        assert b" 200 " in idle.recv(1000)
+        again = client(head % b"/")
+        assert b" 200 " in again.recv(1000)
+        again.sendall(b"GET / HT")
+        for silent in (client(b""), client(b"GET / HTTP/1.1\r\nHost: "), again):
+            assert silent.recv(1000) == b"", "the server has closed it"
+        may_answer.set()
+        assert b" 200 " in working.recv(1000)
+        idle.sendall(head % b"/")
+        assert b" 200 " in idle.recv(1000)
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
