@@ -33,7 +33,8 @@ router = APIRouter()
 
 _ALWAYS = (401, 403, 429, 500)
 _GUARDED = (*_ALWAYS, 503)
-_OF_BODIES = (400, 404, 408, 413, 415, *_GUARDED, 504)
+_OF_BODIES = (400, 404, 408, 413, 415, *_GUARDED)
+_OF_ANSWERS = (*_OF_BODIES, 504)
 _TYPES: Mapping[type, str] = {str: "string", dict: "object"}
 
 
@@ -96,7 +97,7 @@ class Operation:
     answer: str | None = None
     body: Body | None = None
     streams: bool = False
-    refusals: tuple[int, ...] = _OF_BODIES
+    refusals: tuple[int, ...] = _OF_ANSWERS
     success: int | None = 200
 
     def described(self, names: tuple[str, ...]) -> Json:
@@ -206,6 +207,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "How many tokens a conversation's prompt has.",
         "AnthropicCount",
         Body(COUNT_FIELDS, _CONVERSATION, conversations.MESSAGES, ("model", "messages")),
+        refusals=_OF_BODIES,
     ),
     Operation(
         "post",
@@ -229,6 +231,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "The tokens of a text, or of a conversation as the model reads it.",
         "Tokens",
         Body(TOKENIZE_FIELDS, {"prompt": "Once upon a time"}, pieces.TOKENS, (), pieces.prompt_or_messages(OF_CHATS)),
+        refusals=_OF_BODIES,
     ),
     Operation(
         "post",
@@ -236,6 +239,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "The text of tokens.",
         "Text",
         Body(DETOKENIZE_FIELDS, {"tokens": [1, 2, 3]}, pieces.TOKENS, ("tokens",)),
+        refusals=_OF_BODIES,
     ),
     Operation("get", "/health", "Whether the process lives; it does when it answers.", "Health", refusals=(403, 500)),
     Operation("get", "/ready", "Whether requests are answered.", "Ready", refusals=(403, 500, 503)),
