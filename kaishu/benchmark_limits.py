@@ -92,7 +92,7 @@ class Machine:
         """The best of all tries so far and of some more: others can only slow the machine down."""
         for _ in range(repeats):
             self.tried(arithmetics())
-        return Limits(self._best_reading, dict(self._best))
+        return Limits(self._best_reading, {form: self._best[form] for form in arithmetics()})
 
     def _operations_per_second(self, form: str) -> float:
         from kaishu.cpu.measure import multiply, turn_operations
