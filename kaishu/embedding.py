@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kaishu.errors import InvalidParameterError, InvalidRequestError, NumericalError
-from kaishu.many_texts import RowsOf, check_one, check_truth, checked_texts, fitted
-from kaishu.text.long_texts import check_far_too_long
+from kaishu.many_texts import RowsOf, check_leaves_room, check_one, check_truth, checked_texts, fitted
+from kaishu.text.long_texts import check_far_too_long, encode_beginning
 from kaishu.text.tokenizer import Tokenizer
 
 END_OF_TEXT = "<|endoftext|>"  # what Qwen's embedding models were trained to sum a text up in
@@ -105,14 +105,18 @@ def embedding_ids(
     texts:          checked
     context_tokens: how many a text may have, the end token included
     truncate:       cut longer texts at their end, before the end token, instead of refusing them
-    raises:         ContextLengthError naming the text that is too long
+    raises:         ContextLengthError naming the text that is too long, or the instruct that leaves no room for one
     """
     end = end_ids(tokenizer)
+    if instruct is not None:
+        before = embedding_prompt("", instruct)
+        check_far_too_long(tokenizer, before, context_tokens, field="instruct")
+        check_leaves_room(len(tokenizer.encode(before)) + len(end), context_tokens, field="instruct")
     for index, text in enumerate(() if truncate else texts):
         check_far_too_long(tokenizer, text, context_tokens, field=f"texts[{index}]")
     return [
         fitted(
-            ([], tokenizer.encode(embedding_prompt(text, instruct)), end),
+            ([], encode_beginning(tokenizer.encode, embedding_prompt(text, instruct), context_tokens), end),
             context_tokens,
             field=f"texts[{index}]",
             truncate=truncate,

@@ -53,6 +53,17 @@ def check_truth(field: str, value: object) -> None:
         raise InvalidParameterError(field, value, "True or False")
 
 
+def check_leaves_room(num_tokens: int, context_tokens: int, *, field: str) -> None:
+    """Refuse what stands beside every text where it leaves no token for one, so that cutting would leave nothing.
+
+    raises: ContextLengthError
+    """
+    if num_tokens >= context_tokens:
+        raise ContextLengthError(
+            num_tokens, context_tokens, field=field, hint="Shorten it: each text stands beside it."
+        )
+
+
 def fitted(
     parts: tuple[Sequence[int], Sequence[int], Sequence[int]], context_tokens: int, *, field: str, truncate: bool
 ) -> list[int]:

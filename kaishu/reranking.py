@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kaishu.errors import InvalidRequestError, NumericalError
-from kaishu.many_texts import RowsOf, check_one, check_truth, checked_texts, fitted
+from kaishu.many_texts import RowsOf, check_leaves_room, check_one, check_truth, checked_texts, fitted
 from kaishu.results import RerankResult
-from kaishu.text.long_texts import check_far_too_long
+from kaishu.text.long_texts import check_far_too_long, encode_beginning
 from kaishu.text.template import RenderedPrompt
 from kaishu.text.tokenizer import Tokenizer
 
@@ -100,15 +100,22 @@ def reranking_ids(
 
     query, documents: checked
     truncate:         cut documents that are too long at their end, instead of refusing them
-    raises:           ContextLengthError naming the document
+    raises:           ContextLengthError naming the document, or the query that leaves no room for one
     """
+
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode_prompt(RenderedPrompt(text, frozenset(range(len(text)))))  # all of it is text
+
     before, after = (tokenizer.encode_prompt(RenderedPrompt(text)) for text in (BEFORE, AFTER))
+    alone = question(query, "", instruct)
+    check_far_too_long(tokenizer, alone, context_tokens, field="query")
+    check_leaves_room(len(before) + len(encode(alone)) + len(after), context_tokens, field="query")
     prompts = []
     for index, document in enumerate(documents):
         asked = question(query, document, instruct)
         if not truncate:
             check_far_too_long(tokenizer, asked, context_tokens, field=f"documents[{index}]")
-        ids = tokenizer.encode_prompt(RenderedPrompt(asked, frozenset(range(len(asked)))))  # all of it is text
+        ids = encode_beginning(encode, asked, context_tokens)
         prompts.append(fitted((before, ids, after), context_tokens, field=f"documents[{index}]", truncate=truncate))
     return prompts
 

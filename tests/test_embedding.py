@@ -192,6 +192,22 @@ def test_a_text_that_is_none_is_an_error_that_names_its_place(texts, field, llm)
         llm.embed(texts)
 
 
+@pytest.mark.parametrize("truncate", [False, True])
+def test_a_task_that_leaves_no_room_for_a_text_is_an_error_of_the_task(truncate, llm):
+    """Cutting texts down to nothing would give all of them one embedding."""
+    with pytest.raises(ContextLengthError, match=r"^instruct has \d+ tokens, but the context holds 512\."):
+        llm.embed(["a", "b"], instruct="long " * 600, truncate=truncate)
+
+
+def test_of_megabytes_that_are_cut_the_beginning_is_read_alone(llm, monkeypatch):
+    read = []
+    encode = Tokenizer.encode
+    monkeypatch.setattr(Tokenizer, "encode", lambda self, text: read.append(len(text)) or encode(self, text))
+    long = "long " * 600_000
+    np.testing.assert_array_equal(llm.embed(long, truncate=True), llm.embed(long[:10_000], truncate=True))
+    assert sum(read) < 200_000
+
+
 def test_an_empty_task_is_refused(llm):
     with pytest.raises(InvalidRequestError, match=r"^instruct is empty"):
         llm.embed("a", instruct="")

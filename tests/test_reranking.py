@@ -177,6 +177,23 @@ def test_a_document_that_is_too_long_is_named_and_cut_only_when_asked(llm):
     assert len(llm.rerank(QUERY, documents, truncate=True)) == 2
 
 
+@pytest.mark.parametrize("truncate", [False, True])
+def test_a_query_that_leaves_no_room_for_a_document_is_an_error_of_the_query(truncate, llm):
+    """Cutting documents down to nothing would score none of them."""
+    with pytest.raises(ContextLengthError, match=r"^query has \d+ tokens, but the context holds 512\."):
+        llm.rerank("long " * 600, ["a", "b"], truncate=truncate)
+
+
+def test_of_megabytes_that_are_cut_the_beginning_is_read_alone(llm, monkeypatch):
+    read = []
+    encode = Tokenizer.encode_prompt
+    monkeypatch.setattr(Tokenizer, "encode_prompt", lambda self, one: read.append(len(one.text)) or encode(self, one))
+    long = "long " * 600_000
+    short = llm.rerank(QUERY, [long[:10_000]], truncate=True)
+    read.clear()
+    assert llm.rerank(QUERY, [long], truncate=True) == short and sum(read) < 200_000
+
+
 @pytest.mark.parametrize(
     "arguments, field",
     [

@@ -33,11 +33,12 @@ from kaishu.server.waiting import answer_of
 
 router = APIRouter()
 MAX_DOCUMENTS = 2048
+MAX_QUERY_CHARACTERS = 4_000_000  # over all documents, with each of which the query is read
 _READ = Field("read")
 RERANK_FIELDS: Mapping[str, Field] = {
     "model": _READ,
     "query": _READ,
-    "documents": _READ,
+    "documents": Field("read", each={"text": _READ}),
     "top_n": _READ,
     "return_documents": _READ,
     "instruct": Field("read", is_ours=True),
@@ -100,6 +101,14 @@ def read_rerank(body: object, *, allow_unknown: bool = False) -> RerankCall:
     instruct = fields.get("instruct", DEFAULT_INSTRUCT)
     check_one("instruct", instruct)
     documents = checked_documents(fields["documents"])
+    num_characters = (len(fields["query"]) + len(instruct)) * len(documents)
+    if num_characters > MAX_QUERY_CHARACTERS:
+        raise InvalidRequestError(
+            f"query and instruct, read with each of {len(documents):,} documents, are {num_characters:,} characters; "
+            f"allowed: {MAX_QUERY_CHARACTERS:,}.",
+            field="query",
+            hint="Give fewer documents in one request, or a shorter query.",
+        )
     top_n = integer(fields, "top_n", 1, 2**31 - 1)
     return RerankCall(
         model,
@@ -127,7 +136,10 @@ def checked_documents(value: object) -> list[str]:
             field="documents",
             hint="Make it several requests.",
         )
-    texts = [one["text"] if isinstance(one, dict) and set(one) == {"text"} else one for one in value]
+    for index, one in enumerate(value):
+        if isinstance(one, dict) and "text" not in one:
+            raise InvalidRequestError(f"documents[{index}].text is missing.", field=f"documents[{index}].text")
+    texts = [one["text"] if isinstance(one, dict) else one for one in value]
     return checked_texts("documents", texts)
 
 

@@ -101,6 +101,12 @@ def test_a_document_that_is_too_long_is_refused_by_name_or_cut_if_asked(server, 
     assert [one["index"] for one in cut] == [one.index for one in expected]
 
 
+def test_a_field_that_documents_do_not_have_is_warned_of(server):
+    response = post(server, documents=["a", {"text": "b", "title": "c"}])
+    assert response.status_code == 200 and response.headers["X-Kaishu-Ignored-Fields"] == "documents[1].title"
+    assert response.json()["results"] == results(server, documents=["a", "b"])
+
+
 @pytest.mark.parametrize(
     "fields, param",
     [
@@ -112,7 +118,10 @@ def test_a_document_that_is_too_long_is_refused_by_name_or_cut_if_asked(server, 
         ({"documents": "a"}, "documents"),
         ({"documents": ["a", ""]}, "documents[1]"),
         ({"documents": ["a", {"text": 5}]}, "documents[1]"),
-        ({"documents": ["a", {"title": "b"}]}, "documents[1]"),
+        ({"documents": ["a", {"title": "b"}]}, "documents[1].text"),
+        ({"query": "long " * 2000}, "query"),
+        ({"query": "long " * 2000, "truncate": True}, "query"),
+        ({"query": "q" * 2000, "documents": ["a"] * 2001, "truncate": True}, "query"),
         ({"documents": ["a", None]}, "documents[1]"),
         ({"documents": ["a"] * (MAX_DOCUMENTS + 1)}, "documents"),
         ({"top_n": 0}, "top_n"),
