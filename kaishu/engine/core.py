@@ -95,7 +95,7 @@ class EngineCore:
         self._waiting = 0
         self._running: dict[int, Running] = {}  # by the number of the job
         self._of_request: dict[Request, tuple[Running, int]] = {}
-        self._ended: list[Stream] = []  # or begun; outside of a step's result
+        self._ended: list[Stream] = []  # outside of a step's result
         self._counters = Counters()
 
     @property
@@ -231,7 +231,6 @@ class EngineCore:
             if running.begun is None:
                 self._counters.count_begun(running, now)
                 running.stream.cached_tokens = running.requests[0].cached_tokens
-                self._ended.append(running.stream)
 
     def _propose(self) -> None:
         decoding = [request for request in self._scheduler.running if request.is_decoding and not request.proposed]
