@@ -227,3 +227,85 @@ def test_an_answer_goes_on_while_another_conversation_is_shown(chat: ChatPage, m
     model.go_on()
     chat.button("Count").click()
     expect(chat.answers).to_have_text("One two three. Four.")
+
+
+def test_answering_a_failure_again_twice_at_once_asks_once(chat: ChatPage, model: Model):
+    chat.window.route("**/v1/chat/completions", lambda route: route.fulfill(status=429, json={}), times=1)
+    chat.ask("Hello")
+    sent = bodies_of(chat)
+    model.says("Once.")
+    chat.button("Answer again").evaluate("(button) => { button.click(); button.click(); }")
+    expect(chat.answers).to_have_text("Once.")
+    chat.wait_until_answered()
+    assert len(sent) == 1
+    chat.problems = [one for one in chat.problems if "429" not in one]
+
+
+def test_a_call_that_was_cut_off_isnt_sent_again(chat: ChatPage, model: Model):
+    """No server takes arguments that aren't JSON: each later message of the conversation would fail."""
+    pieces = [
+        {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "whole", "arguments": '{"x": 1}'}}]},
+        {"tool_calls": [{"index": 1, "id": "b", "function": {"name": "half", "arguments": '{"x":'}}]},
+    ]
+    chunks = [{"id": "c", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in pieces]
+    chunks[-1]["choices"][0]["finish_reason"] = "length"
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    chat.window.route(
+        "**/v1/chat/completions", lambda route: route.fulfill(body=body, content_type="text/event-stream"), times=1
+    )
+    chat.ask("Hello")
+    expect(chat.window.locator(".card")).to_have_count(2)
+    sent = bodies_of(chat)
+    model.says("Go on.")
+    chat.ask("And?")
+    expect(chat.answers.last).to_have_text("Go on.")
+    assert [call["id"] for call in sent[0]["messages"][1]["tool_calls"]] == ["a"]
+
+
+def test_what_is_being_edited_stays_while_another_answer_is_written(chat: ChatPage, model: Model):
+    model.says("First.")
+    chat.ask("Hello")
+    chat.button("Edit").click()
+    field = chat.window.get_by_role("textbox", name="Edit")
+    field.fill("Good morning")
+    model.says("One two three. Four.", hold_before="Four")
+    chat.send("Count")
+    expect(chat.answers.last).to_contain_text("three.")
+    chat.button("Send as a new branch").click()
+    expect(field).to_have_value("Good morning")
+    model.go_on()
+    chat.wait_until_answered()
+    model.says("Good morning to you.")
+    chat.button("Send as a new branch").click()
+    expect(chat.answers).to_have_text("Good morning to you.")
+
+
+def test_code_is_copied_where_the_browser_has_no_clipboard_interface(chat: ChatPage, model: Model):
+    """As for http from another machine."""
+    chat.window.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    chat.window.reload()
+    model.says(CODE)
+    chat.ask("How do I double?")
+    copy = chat.button("Copy code")
+    copy.click()
+    expect(copy).to_have_text("Copied")
+    copy.click()  # while it still says so
+    chat.input.press("Control+V")
+    expect(chat.input).to_have_value("def double(x):\n    return 2 * x  # twice\n")
+    expect(copy).to_have_text("Copy")
+    chat.window.wait_for_timeout(1600)
+    expect(copy).to_have_text("Copy")
+
+
+def test_tables_are_aligned_and_lists_numbered_as_they_say(chat: ChatPage, model: Model):
+    model.says("| a | b |\n|---|---:|\n| 1 | 2 |\n\n7. seven\n8. eight")
+    chat.ask("A table")
+    expect(chat.answers.locator("ol")).to_have_attribute("start", "7")
+    ends = chat.answers.locator("td").evaluate_all("(all) => all.map((one) => getComputedStyle(one).textAlign)")
+    assert ends == ["start", "right"]
+
+
+def test_a_title_isnt_cut_within_a_character(chat: ChatPage, model: Model):
+    model.says("Yes.")
+    chat.ask("a" * 58 + "🙂🙂🙂")
+    expect(chat.window.locator("#title")).to_have_text("a" * 58 + "🙂…")

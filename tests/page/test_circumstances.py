@@ -45,8 +45,7 @@ def test_a_server_that_goes_away_is_told_of_and_what_was_said_stays(chat: ChatPa
     chat.ask("Hello")
     chat.window.context.set_offline(True)
     chat.ask("Still there?")
-    expect(chat.window.locator("#notice")).to_have_text("The connection broke off.")
-    expect(chat.window.locator(".assistant .ending").last).to_contain_text("This answer failed.")
+    expect(chat.window.locator(".assistant .ending").last).to_have_text("This answer failed. The connection broke off.")
     chat.window.context.set_offline(False)
     model.says("Here again.")
     chat.button("Answer again").last.click()
@@ -103,3 +102,62 @@ def test_several_names_of_the_model_are_a_choice(chat: ChatPage, model: Model):
     assert asked.value.post_data_json["model"] == "other"
     expect(chat.window.locator(".assistant .ending")).to_contain_text("There is no model")
     chat.problems.clear()  # the console tells of the 404
+
+
+def test_a_connection_that_breaks_is_told_of_in_words(chat: ChatPage):
+    chat.window.evaluate(
+        """() => {
+          const piece = 'data: {"id": "c", "choices": [{"index": 0, "delta": {"content": "Half a sen"}}]}\\n\\n';
+          const body = new ReadableStream({
+            start(controller) { controller.enqueue(new TextEncoder().encode(piece)); },
+            pull(controller) { controller.error(new TypeError("network error")); },
+          }, { highWaterMark: 0 });
+          window.fetch = async () => new Response(body);
+        }"""
+    )
+    chat.ask("Hello")
+    expect(chat.answers).to_have_text("Half a sen")
+    expect(chat.window.locator(".assistant .ending")).to_have_text("This answer failed. The connection broke off.")
+
+
+def test_a_page_that_was_put_aside_while_it_was_answered_goes_on(chat: ChatPage, model: Model, server):
+    """As browsers do with pages that are gone back to: what ran was cut off."""
+    model.says("One two three. Four.", "Here again.", hold_before="Four")
+    chat.send("Count")
+    expect(chat.answers).to_contain_text("three.")
+    chat.window.evaluate("dispatchEvent(new Event('pagehide'))")
+    chat.button("Stop").click()
+    chat.window.evaluate("dispatchEvent(new Event('pageshow'))")
+    model.go_on()
+    server.wait_until_idle()
+    expect(chat.window.locator(".assistant .ending")).to_contain_text("This answer isn't complete")
+    chat.ask("And?")
+    expect(chat.answers.last).to_have_text("Here again.")
+
+
+def test_a_server_that_was_started_again_with_another_model_is_asked_for_it(chat: ChatPage, model: Model):
+    names = [{"id": "older"}]
+    chat.window.route("**/v1/models", lambda route: route.fulfill(json={"data": names}), times=1)
+    chat.window.reload()
+    expect(chat.window.locator("#model")).to_have_text("older")
+    chat.ask("Hello")
+    expect(chat.window.locator(".assistant .ending")).to_contain_text("There is no model 'older' here")
+    expect(chat.window.locator("#model")).to_have_text("tiny")
+    model.says("Yes.")
+    chat.button("Answer again").click()
+    expect(chat.answers).to_have_text("Yes.")
+    chat.problems.clear()  # the console tells of the 404
+
+
+def test_waiting_for_the_server_isnt_said_again_and_again(chat: ChatPage):
+    chat.window.route("**/v1/models", lambda route: route.abort(), times=3)
+    chat.window.reload()
+    notice = chat.window.locator("#notice span")
+    expect(notice).to_have_text("The server doesn't answer.")
+    notice.evaluate("(node) => { window.first = node; }")
+    with chat.window.expect_event("requestfailed"):
+        pass
+    assert notice.evaluate("(node) => node === window.first")
+    expect(chat.window.locator("#model")).to_have_text("tiny")
+    expect(notice).to_have_count(0)
+    chat.problems.clear()  # the console tells of it

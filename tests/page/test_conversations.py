@@ -41,7 +41,7 @@ def test_an_answer_that_the_page_was_closed_on_keeps_what_was_said(chat: ChatPag
     model.go_on()
     server.wait_until_idle()
     expect(chat.window.locator(".assistant .ending")).to_have_text(
-        "The page was closed before this answer was complete."
+        "This answer isn't complete: the page was closed meanwhile, or another tab is writing it."
     )
     expect(chat.button("Answer again")).to_be_visible()
 
@@ -151,3 +151,58 @@ def test_settings_belong_to_a_conversation_and_new_ones_begin_with_the_last(chat
     system.fill("Be long.")
     chat.window.locator(".conversation", has_text="Hello").click()
     expect(system).to_have_value("Be brief.")
+
+
+def test_a_title_being_typed_stays_when_an_answer_is_complete(chat: ChatPage, model: Model):
+    model.says("One two three. Four.", hold_before="Four")
+    chat.send("Count")
+    expect(chat.answers).to_contain_text("three.")
+    chat.button("Rename").click()
+    field = chat.window.get_by_role("textbox", name="New title")
+    field.fill("Cou")
+    field.evaluate("(node) => { node.isTheSame = true; }")
+    model.go_on()
+    chat.wait_until_answered()
+    chat.window.wait_for_timeout(200)
+    assert field.evaluate("(node) => node.isTheSame && node.value") == "Cou"
+    field.press("Enter")
+    expect(chat.window.locator(".conversation")).to_have_text("Cou")
+
+
+def test_a_message_whose_parent_is_lost_can_be_saved_and_opened(chat: ChatPage, model: Model, tmp_path):
+    model.says("Yes.")
+    chat.ask("Hello")
+    chat.window.evaluate(
+        """async () => {
+          const store = await (await import("/page/store.js")).openStore();
+          const [conversation] = await store.conversations();
+          await store.removeMessage((await store.messages(conversation.id)).find((one) => one.role === "user").id);
+        }"""
+    )
+    chat.window.reload()
+    file = tmp_path / "out.json"
+    file.write_text(saved(chat, "Save all"), encoding="utf-8")
+    chat.button("Delete").click()
+    chat.window.locator("#file").set_input_files(file)
+    expect(chat.answers).to_have_text("Yes.")
+
+
+def test_tools_of_a_file_that_are_none_dont_stop_a_conversation(chat: ChatPage, model: Model, tmp_path):
+    conversation = {"title": "In", "settings": {"tools": "[{"}, "messages": []}
+    file = tmp_path / "in.json"
+    file.write_text(json.dumps({"form": "kaishu-conversations", "version": 1, "conversations": [conversation]}))
+    chat.window.locator("#file").set_input_files(file)
+    expect(chat.window.locator("#title")).to_have_text("In")
+    model.says("Yes.")
+    chat.ask("Hello")
+    expect(chat.answers).to_have_text("Yes.")
+
+
+def test_the_way_past_the_list_doesnt_lose_the_conversation(chat: ChatPage, model: Model):
+    model.says("Yes.")
+    chat.ask("Hello")
+    chat.window.locator(".skip").focus()
+    chat.window.keyboard.press("Enter")
+    expect(chat.input).to_be_focused()
+    chat.window.reload()
+    expect(chat.answers).to_have_text("Yes.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -231,3 +232,144 @@ def test_a_server_with_keys_is_asked_with_the_one_that_the_person_gives(open_pag
         chat.button("Use this key").click()
         expect(chat.answers.last).to_have_text("Still here.")
         chat.problems = [one for one in chat.problems if "401" not in one]
+
+
+@pytest.mark.parametrize("options", [{"isComposing": True}, {"keyCode": 229}], ids=["composing", "safari"])
+def test_no_field_sends_while_an_input_method_composes(chat: ChatPage, model: Model, options):
+    enter = {"key": "Enter", "bubbles": True, **options}
+    model.says('<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>')
+    chat.button("Settings").click()
+    chat.window.locator("#setting-tools").fill('{"name": "f"}')
+    chat.ask("Hello")
+    result = chat.window.get_by_role("textbox", name="Result of f")
+    result.fill("ni hao")
+    result.dispatch_event("keydown", enter)
+    chat.button("Edit").click()
+    chat.window.get_by_role("textbox", name="Edit").dispatch_event("keydown", enter)
+    expect(chat.window.get_by_role("textbox", name="Edit")).to_be_visible()
+    chat.button("Rename").click()
+    title = chat.window.get_by_role("textbox", name="New title")
+    title.dispatch_event("keydown", enter)
+    expect(title).to_be_visible()
+    expect(chat.window.locator("article")).to_have_count(2)
+
+
+def test_the_focus_goes_where_there_is_something_to_do(chat: ChatPage, model: Model):
+    model.says("First.")
+    chat.ask("Hello")
+    model.says("One two three. Four.", hold_before="Four")
+    chat.button("Answer again").focus()
+    chat.window.keyboard.press("Enter")
+    expect(chat.button("Stop")).to_be_focused()
+    model.go_on()
+    chat.wait_until_answered()
+    expect(chat.input).to_be_focused()
+    chat.button("Edit").click()
+    chat.button("Cancel").click()
+    expect(chat.button("Edit")).to_be_focused()
+
+
+def test_what_lies_over_the_conversation_keeps_the_keyboard(open_page, model: Model):
+    chat = open_page(viewport={"width": 400, "height": 700})
+    model.says("One two three. Four.", hold_before="Four")
+    chat.send("Count")
+    expect(chat.answers).to_contain_text("three.")
+    for opener, place in (("#open-side", "#side"), ("#open-settings", "#settings")):
+        chat.window.locator(opener).click()
+        for _ in range(30):
+            chat.window.keyboard.press("Tab")
+            assert chat.window.evaluate(
+                "(place) => document.activeElement.closest(`${place}, body`).matches(`${place}, body`)", place
+            )
+            assert not chat.window.evaluate("Boolean(document.activeElement.closest('main'))")
+        chat.window.keyboard.press("Escape")  # closes what is open before it stops anything
+        expect(chat.window.locator(opener)).to_be_focused()
+    expect(chat.button("Stop")).to_be_visible()
+    model.go_on()
+    chat.wait_until_answered()
+
+
+def test_another_conversation_isnt_read_out_and_a_failure_is_no_answer(chat: ChatPage, model: Model):
+    region = chat.window.locator("#announcer")
+    model.says("An answer of before.")
+    chat.ask("Before")
+    model.says("One two three. Four.", hold_before="Four")
+    chat.button("New conversation").click()
+    chat.send("Count")
+    expect(chat.answers).to_contain_text("three.")
+    said = region.locator("p").count()
+    chat.window.locator(".conversation", has_text="Before").click()
+    expect(chat.answers).to_have_text("An answer of before.")
+    chat.window.wait_for_timeout(100)
+    assert region.locator("p").count() == said
+    chat.window.locator(".conversation", has_text="Count").click()
+    model.go_on()
+    chat.wait_until_answered()
+    expect(region.locator("p").last).to_have_text("The answer is complete.")
+    chat.window.route("**/v1/chat/completions", lambda route: route.abort())
+    chat.ask("And?")
+    expect(region.locator("p").last).to_have_text("This answer failed. The connection broke off.")
+    chat.problems.clear()  # the console tells of it
+
+
+def test_a_server_with_keys_lets_a_person_without_one_read_what_is_here(open_page, model: Model):
+    chat = open_page()
+    model.says("Yes.")
+    chat.ask("Hello")
+    refusal = {"error": {"message": "No.", "code": "invalid_api_key"}}
+    chat.window.route("**/v1/models", lambda route: route.fulfill(status=401, json=refusal), times=2)
+    chat.window.reload()
+    dialog = chat.window.get_by_role("dialog", name="API key")
+    expect(dialog).to_be_visible()
+    chat.window.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    expect(chat.answers).to_have_text("Yes.")
+    expect(chat.window.locator("#notice")).to_contain_text("This server asks for an API key.")
+    chat.button("Enter a key").click()
+    dialog.get_by_label("Key").fill("密钥")  # can't be sent in a header
+    chat.button("Use this key").click()
+    expect(dialog.get_by_role("alert")).to_have_text("The server doesn't know this key.")
+    dialog.get_by_label("Key").fill("right")
+    chat.button("Use this key").click()
+    expect(chat.window.locator("#model")).to_have_text("tiny")
+    expect(chat.window.locator("#notice")).to_be_empty()
+    chat.problems = [one for one in chat.problems if "401" not in one]
+
+
+def test_nothing_moves_where_a_person_wants_no_motion(open_page, model: Model):
+    chat = open_page(reduced_motion="reduce")
+    model.says("One two three. Four.", hold_before="Four")
+    chat.send("Count")
+    stroke = chat.window.locator(".writing > p")
+    expect(stroke).to_contain_text("three.")
+    assert stroke.evaluate("(node) => getComputedStyle(node, '::after').animationName") == "none"
+    model.go_on()
+    chat.wait_until_answered()
+
+
+def test_all_of_a_conversation_is_printed_and_nothing_else(open_page):
+    chat = open_page(color_scheme="dark")
+    body = stream_of("\n\n".join(f"Paragraph {number}." for number in range(120)))
+    chat.window.route(
+        "**/v1/chat/completions", lambda route: route.fulfill(body=body, content_type="text/event-stream")
+    )
+    chat.ask("Much, please")
+    assert len(re.findall(rb"/Type /Page\b", chat.window.pdf())) > 2
+    chat.window.emulate_media(media="print")
+    for hidden in ("#side", "#composer", ".foot", "#open-settings"):
+        expect(chat.window.locator(hidden).first).to_be_hidden()
+    expect(chat.window.locator("#title")).to_be_visible()
+    ink = chat.window.evaluate("getComputedStyle(document.body).color.match(/\\d+/g).map(Number)")
+    assert max(ink) < 100
+
+
+def test_what_is_written_from_right_to_left_stands_so(chat: ChatPage, model: Model):
+    model.says("مرحبا.\n\n- عنصر\n\nEnglish.\n\n```\ncode\n```")
+    chat.ask("مرحبا")
+    blocks = chat.answers.locator("> *")
+    directions = blocks.evaluate_all("(all) => all.map((one) => getComputedStyle(one).direction)")
+    assert directions == ["rtl", "rtl", "ltr", "ltr"]
+    for name in ("#title", ".conversation"):
+        assert chat.window.locator(name).evaluate("(node) => getComputedStyle(node).direction") == "rtl"
+    chat.input.fill("مرحبا")
+    assert chat.input.evaluate("(node) => getComputedStyle(node).direction") == "rtl"

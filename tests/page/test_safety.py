@@ -140,7 +140,7 @@ def test_a_hostile_file_does_nothing(chat: ChatPage, tmp_path, place):
     file = tmp_path / "in.json"
     file.write_text(json.dumps({"form": "kaishu-conversations", "version": 1, "conversations": [conversation]}))
     chat.window.locator("#file").set_input_files(file)
-    expect(chat.window.locator("#notice")).to_have_text("1 conversation(s) opened.")
+    expect(chat.window.locator("#notice")).to_have_text("The conversation is opened.")
     expect(chat.window.locator("article.user .text")).to_have_text(HOSTILE[0])
     if place == "tokens":
         chat.button("Tokens").click()
@@ -157,6 +157,7 @@ def test_a_hostile_file_does_nothing(chat: ChatPage, tmp_path, place):
         "null",
         '{"form": "kaishu-conversations", "version": 2, "conversations": []}',
         '{"form": "kaishu-conversations", "version": 1, "conversations": [{"messages": [{"role": "root"}]}]}',
+        '{"form": "kaishu-conversations", "version": 1, "conversations": [null]}',
         # A circle of parents would be followed for ever.
         '{"form": "kaishu-conversations", "version": 1, "conversations": [{"messages": ['
         '{"id": "a", "parent": "b", "role": "user"}, {"id": "b", "parent": "a", "role": "user"}]}]}',
@@ -182,3 +183,29 @@ def stream_of(content: str, *, thought: str = "", call: dict | None = None) -> s
     end = "tool_calls" if call else "stop"
     chunks.append({"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {}, "finish_reason": end}]})
     return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize("text", [">" * 20_000, "1. " * 3000], ids=["quotes", "lists"])
+def test_nesting_without_end_is_shown_as_it_is_and_hurts_nothing(chat: ChatPage, text):
+    chat.window.route(
+        "**/v1/chat/completions", lambda route: route.fulfill(body=stream_of(text), content_type="text/event-stream")
+    )
+    chat.ask("Hurt me")
+    expect(chat.answers).to_have_text(text.strip())
+    chat.window.reload()
+    expect(chat.answers).to_have_text(text.strip())
+
+
+def test_stars_without_end_are_read_in_time(chat: ChatPage):
+    """marked's search for the ends of emphasis takes 20 seconds for these."""
+    text = "*a **b " * 3000 + "c** d*" * 3000
+    shown = chat.window.evaluate(
+        """async (text) => {
+          const { Markdown } = await import("/page/render_markdown.js");
+          const place = document.createElement("div");
+          new Markdown(place).update(text);
+          return [place.textContent.trim(), place.querySelectorAll("em, strong").length];
+        }""",
+        text,
+    )
+    assert shown == [text, 0]

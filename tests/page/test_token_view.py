@@ -148,3 +148,25 @@ def test_selecting_text_or_following_a_link_doesnt_open_it(chat: ChatPage, model
     chat.window.evaluate("getSelection().removeAllRanges()")
     chat.answers.locator("pre").click()
     expect(chat.window.locator(".token-view")).to_have_count(0)
+
+
+def test_alternatives_are_seen_whole_wherever_the_token_stands(answered: ChatPage):
+    for question in ("And?", "More?", "Still?"):
+        answered.ask(question)
+    answered.button("Tokens").last.click()
+    answered.window.locator(".token").first.focus()
+    answered.window.locator("#scroll").evaluate("(node) => { node.scrollTop = 1e6; }")
+    answered.window.locator(".token").last.focus()
+    detail = answered.window.locator(".token-detail").bounding_box()
+    seen = answered.window.locator("#scroll").bounding_box()
+    assert detail["y"] >= seen["y"]
+    assert detail["y"] + detail["height"] <= seen["y"] + seen["height"]
+
+
+def test_arrow_keys_go_on_from_the_focus_wherever_the_mouse_is(answered: ChatPage):
+    answered.button("Tokens").click()
+    tokens = answered.window.locator(".token")
+    tokens.first.focus()
+    tokens.nth(4).hover()
+    answered.window.keyboard.press("ArrowRight")
+    expect(tokens.nth(1)).to_be_focused()

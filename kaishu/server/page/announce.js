@@ -8,7 +8,8 @@
 export class Announcer {
   constructor(region) {
     this.region = region;
-    this.said = 0; // characters of the running answer
+    this.message = null; // of the running answer that is shown
+    this.said = 0; // characters of it
   }
 
   say(sentence) {
@@ -18,26 +19,36 @@ export class Announcer {
     while (this.region.childElementCount > 20) this.region.firstElementChild.remove();
   }
 
-  begin(sentence) {
+  /** Another conversation is shown; message: of its running answer, whose beginning can be read, or null */
+  turnTo(message) {
+    this.message = message;
+    this.said = message?.content.length ?? 0;
+  }
+
+  /** An answer begins to be written. Does nothing for one that is known. */
+  begin(message, sentence) {
+    if (message === this.message) return;
+    this.message = message;
     this.said = 0;
     this.say(sentence);
   }
 
   /** More of the answer: say the paragraphs that are complete. */
-  grow(content) {
-    const end = content.lastIndexOf("\n\n");
-    if (end > this.said) this.#part(content, end);
+  grow() {
+    const end = this.message?.content.lastIndexOf("\n\n") ?? 0;
+    if (end > this.said) this.#part(end);
   }
 
   /** The answer is over: say the rest of it, and how it ended. */
-  finish(content, sentence) {
-    if (content.length > this.said) this.#part(content, content.length);
+  finish(sentence) {
+    this.#part(this.message.content.length);
+    this.message = null;
     this.say(sentence);
   }
 
-  #part(content, end) {
-    const part = content.slice(this.said, end).trim();
-    if (part) this.say(part);
+  #part(end) {
+    const parts = this.message.content.slice(this.said, end).split(/\n{2,}/);
+    for (const part of parts) if (part.trim()) this.say(part.trim());
     this.said = end;
   }
 }

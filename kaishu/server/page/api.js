@@ -5,8 +5,11 @@
  */
 
 import { eventData } from "./event_stream.js";
+import { ofThisTab } from "./kept.js";
+import { text } from "./strings.js";
 
 const KEY_NAME = "kaishu.api_key";
+const NO_HEADER = /[^\x20-\x7e]/; // a key that can't be sent is none that a server knows
 
 /** An answer that is an error. status 0: nothing answered. */
 export class ApiError extends Error {
@@ -19,28 +22,36 @@ export class ApiError extends Error {
 
 /** The key, kept until the tab is closed. */
 export function apiKey() {
-  return sessionStorage.getItem(KEY_NAME) ?? "";
+  return ofThisTab.get(KEY_NAME) ?? "";
 }
 
 export function setApiKey(key) {
-  if (key) sessionStorage.setItem(KEY_NAME, key);
-  else sessionStorage.removeItem(KEY_NAME);
+  ofThisTab.set(KEY_NAME, key);
 }
 
 /** The models that the server has: [{id, contextLength}]; contextLength is null where it isn't told. */
 export async function models() {
-  const answer = await (await ask("/v1/models")).json();
-  return answer.data.map((model) => ({ id: String(model.id), contextLength: positive(model.context_length) }));
+  const response = await ask("/v1/models");
+  try {
+    const { data } = await response.json();
+    return data.map((model) => ({ id: String(model.id), contextLength: positive(model.context_length) }));
+  } catch (problem) {
+    throw brokenOff(problem);
+  }
 }
 
 /** The chunks of a streamed chat. Ends early, with an AbortError, when the signal says so. */
 export async function* chatChunks(body, signal) {
   const response = await ask("/v1/chat/completions", { body, signal });
-  for await (const data of eventData(response.body)) {
-    if (data === "[DONE]") return;
-    const chunk = JSON.parse(data);
-    if (chunk.error) throw new ApiError(response.status, String(chunk.error.message), chunk.error.code);
-    yield chunk;
+  try {
+    for await (const data of eventData(response.body)) {
+      if (data === "[DONE]") return;
+      const chunk = JSON.parse(data);
+      if (chunk.error) throw new ApiError(response.status, String(chunk.error.message), chunk.error.code);
+      yield chunk;
+    }
+  } catch (problem) {
+    throw brokenOff(problem);
   }
   throw new ApiError(0, "");
 }
@@ -58,6 +69,7 @@ export async function stopThinking(id) {
 
 async function ask(path, { body, signal } = {}) {
   const headers = {};
+  if (NO_HEADER.test(apiKey())) throw new ApiError(401, text("keyWrong"));
   if (apiKey()) headers.Authorization = `Bearer ${apiKey()}`;
   if (body) headers["Content-Type"] = "application/json";
   let response;
@@ -71,11 +83,15 @@ async function ask(path, { body, signal } = {}) {
       credentials: "same-origin",
     });
   } catch (problem) {
-    if (problem.name === "AbortError") throw problem;
-    throw new ApiError(0, "");
+    throw brokenOff(problem);
   }
   if (!response.ok) throw await errorOf(response);
   return response;
+}
+
+/** What to raise for an answer that didn't come, or not whole, or as nothing that can be read. */
+function brokenOff(problem) {
+  return problem instanceof ApiError || problem.name === "AbortError" ? problem : new ApiError(0, "");
 }
 
 async function errorOf(response) {

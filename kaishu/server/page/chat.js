@@ -31,6 +31,21 @@ export class Session {
   get path() {
     return this.tree.path();
   }
+
+  /** Take over what another tab has kept. The path stays, and goes on to what was written last after it. */
+  refresh(conversation, messages) {
+    if (this.run) {
+      const { title, settings } = conversation;
+      Object.assign(this.conversation, { title, settings }); // the rest is written here
+      return;
+    }
+    const { leaf } = this.tree;
+    const isOver = (message) => message && message.finish !== null;
+    const newest = messages.map((message) => (isOver(this.tree.get(message.id)) ? this.tree.get(message.id) : message));
+    this.conversation = conversation;
+    this.tree = new Tree(newest, leaf);
+    if (this.tree.get(leaf)) this.tree.select(leaf);
+  }
 }
 
 export function newConversation(settings) {
@@ -42,14 +57,14 @@ export class Chat {
   /**
    * store:   of store.js
    * options: () → {model, recordsTokens}
-   * hooks:   {changed(session): another path or another message, grown(session, message): a message has more,
-   *          failed(session, problem), listed(): titles or their order changed}
+   * hooks:   {changed(session): another path or another message, grown(session): its running answer has more,
+   *          failed(session, problem), listed(session): it was kept with another title, place or end, unsaved(problem)}
    */
   constructor(store, options, hooks) {
     this.store = store;
     this.options = options;
     this.hooks = hooks;
-    this.isLeaving = false; // the page is being closed, and the browser cuts off what runs
+    this.isLeaving = false; // the page is being closed or put aside, and the browser cuts off what runs
   }
 
   /** Add a message of the person's and have it answered. */
@@ -68,11 +83,11 @@ export class Chat {
 
   /** Answer again, beside the answer that is there. */
   async regenerate(session, id) {
-    if (session.run) return;
     const message = session.tree.get(id);
+    if (session.run || !message) return;
     if (message.finish === "failed" && !message.content && !message.reasoning) {
       session.tree.remove(id); // it said nothing, so there is nothing to keep
-      await this.store.removeMessage(id);
+      this.#kept(this.store.removeMessage(id));
     }
     session.tree.leaf = message.parent;
     await this.#answer(session);
@@ -94,7 +109,7 @@ export class Chat {
   /** Show another branch. */
   async select(session, id) {
     session.tree.select(id);
-    await this.#saveConversation(session);
+    await this.#save(session);
     this.hooks.changed(session);
   }
 
@@ -110,19 +125,21 @@ export class Chat {
 
   async rename(session, title) {
     session.conversation.title = title;
-    await this.#saveConversation(session);
-    this.hooks.listed();
+    await this.#save(session);
+    this.hooks.listed(session);
   }
 
   async saveSettings(session) {
-    if (session.isStored) await this.store.saveConversation(session.conversation);
+    if (!session.isStored) return;
+    await this.#save(session);
+    this.hooks.listed(session);
   }
 
   #add(session, message) {
     session.tree.add(message);
     session.conversation.updated = Date.now();
     session.isStored = true;
-    this.#save(session, message).then(() => this.hooks.listed());
+    this.#save(session, message).then(() => this.hooks.listed(session));
   }
 
   async #answer(session) {
@@ -137,15 +154,14 @@ export class Chat {
     try {
       const body = requestBody(session.conversation.settings, model, path, recordsTokens);
       await this.#gather(session, gathering, chatChunks(body, controller.signal));
+      message.finish ??= "stop";
     } catch (problem) {
-      if (this.isLeaving) return; // what was saved last says that it isn't whole
-      this.#ended(session, message, problem);
+      if (!this.isLeaving) this.#ended(session, message, problem); // else it stays without an end
     }
-    message.finish ??= "stop";
     session.run = null;
     await this.#save(session, message);
     this.hooks.changed(session);
-    this.hooks.listed();
+    this.hooks.listed(session);
   }
 
   async #gather(session, gathering, chunks) {
@@ -153,7 +169,7 @@ export class Chat {
     for await (const chunk of chunks) {
       const now = performance.now();
       gathering.push(chunk, now);
-      this.hooks.grown(session, gathering.message);
+      this.hooks.grown(session);
       if (now - saved > SAVE_EVERY_MS) {
         saved = now;
         this.#save(session, { ...gathering.message, tokens: null }); // they are much, and follow at the end
@@ -172,19 +188,23 @@ export class Chat {
     this.hooks.failed(session, problem);
   }
 
-  async #save(session, message) {
+  async #save(session, ...messages) {
     if (session.isRemoved) return;
-    await this.store.saveMessage(session.conversation.id, message);
-    await this.#saveConversation(session);
+    session.conversation.leaf = session.tree.leaf;
+    await this.#kept(this.store.save(session.conversation, messages));
   }
 
-  async #saveConversation(session) {
-    session.conversation.leaf = session.tree.leaf;
-    await this.store.saveConversation(session.conversation);
+  /** What the browser can't keep doesn't end a conversation; it is told of. */
+  async #kept(work) {
+    try {
+      await work;
+    } catch (problem) {
+      this.hooks.unsaved(problem);
+    }
   }
 }
 
 function titleOf(content) {
-  const line = content.trim().split("\n")[0];
-  return line.length > 60 ? `${line.slice(0, 59).trimEnd()}…` : line;
+  const line = [...content.trim().split("\n")[0]]; // by characters, so that none is cut in half
+  return line.length > 60 ? `${line.slice(0, 59).join("").trimEnd()}…` : line.join("");
 }

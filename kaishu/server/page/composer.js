@@ -1,9 +1,10 @@
 /**
  * The message field.
  *
- * Owns its keys and its height. Enter sends and Shift + Enter makes a new line; while an input method composes
- * (Chinese, Japanese, Korean), Enter is the input method's.
+ * Owns its keys and its height. Enter sends and Shift + Enter makes a new line.
  */
+
+import { isSendKey } from "./elements.js";
 
 export class Composer {
   /** acts: {send(text) → whether it was taken, stop()} */
@@ -19,8 +20,7 @@ export class Composer {
     });
     this.stopButton.addEventListener("click", () => acts.stop());
     this.field.addEventListener("keydown", (event) => {
-      // keyCode 229 is how Safari tells that the key which ends a composition was the input method's.
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
+      if (!isSendKey(event)) return;
       event.preventDefault();
       this.#send();
     });
@@ -36,6 +36,11 @@ export class Composer {
     if (hadFocus) this.field.focus();
   }
 
+  /** Go to what there is to do now: stop what runs, or write. */
+  focus() {
+    (this.isBusy ? this.stopButton : this.field).focus();
+  }
+
   #send() {
     if (this.isBusy || !this.field.value.trim() || !this.acts.send(this.field.value)) return;
     this.field.value = "";
@@ -44,6 +49,7 @@ export class Composer {
 
   #fit() {
     this.field.style.blockSize = "auto";
-    this.field.style.blockSize = `${this.field.scrollHeight}px`;
+    const border = this.field.offsetHeight - this.field.clientHeight;
+    this.field.style.blockSize = `${this.field.scrollHeight + border}px`;
   }
 }

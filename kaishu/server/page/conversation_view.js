@@ -10,7 +10,7 @@ const NEAR_END_PX = 80;
 const MOST_OF_THE_TIME = 4; // drawing takes at most one part in so many, however long the answer
 
 export class ConversationView {
-  /** acts: of MessageView */
+  /** acts: of MessageView, and drawn(): a running answer is shown as it is now; focusLost(): what had it is gone */
   constructor(place, scroller, acts) {
     this.place = place;
     this.scroller = scroller;
@@ -30,10 +30,12 @@ export class ConversationView {
     const isOther = session !== this.session;
     if (isOther) this.views.clear();
     this.session = session;
+    const hadFocus = this.place.contains(document.activeElement);
     const path = session.path;
     const kept = new Map();
     path.forEach((message, index) => {
-      const view = this.views.get(message.id) ?? new MessageView(message, this.acts);
+      const known = this.views.get(message.id);
+      const view = known?.message === message ? known : new MessageView(message, this.acts);
       kept.set(message.id, view);
       view.update({
         siblings: session.tree.siblings(message.id),
@@ -44,6 +46,7 @@ export class ConversationView {
     });
     this.views = kept;
     this.#arrange([...kept.values()].map((view) => view.node));
+    if (hadFocus && !this.place.contains(document.activeElement)) this.acts.focusLost();
     if (isOther || session.run || this.follows) this.toEnd();
   }
 
@@ -71,6 +74,7 @@ export class ConversationView {
     if (!view) return;
     const began = performance.now();
     view.grow(run.gathering);
+    this.acts.drawn();
     if (this.follows) this.toEnd();
     this.drawn = { at: performance.now(), took: performance.now() - began };
   }

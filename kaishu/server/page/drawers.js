@@ -2,7 +2,7 @@
  * The two panels beside the conversation: the list at one side, the settings at the other.
  *
  * Owns which is open. On a narrow screen the list lies over the conversation and is closed at first; where there is
- * room it is always there.
+ * room it is always there. What lies over the conversation keeps the keyboard to itself.
  */
 
 const at = (id) => document.getElementById(id);
@@ -10,6 +10,8 @@ const at = (id) => document.getElementById(id);
 export class Drawers {
   constructor(frame) {
     this.frame = frame;
+    this.isNarrow = matchMedia("(max-width: 60rem)"); // as layout.css has it
+    this.isNarrow.addEventListener("change", () => this.#shade());
     at("open-side").addEventListener("click", () => this.side(!frame.classList.contains("side-open")));
     at("open-settings").addEventListener("click", () => this.settings(at("settings").hidden));
     at("shade").addEventListener("click", () => this.closeAll());
@@ -33,12 +35,22 @@ export class Drawers {
     else at("open-settings").focus();
   }
 
+  get isOpen() {
+    return this.frame.classList.contains("side-open") || !at("settings").hidden;
+  }
+
+  /** Whether one lies over the conversation. */
+  get covers() {
+    return this.isOpen && this.isNarrow.matches;
+  }
+
   closeAll() {
     this.side(false);
     this.settings(false);
   }
 
   #shade() {
-    at("shade").hidden = !(this.frame.classList.contains("side-open") || !at("settings").hidden);
+    at("shade").hidden = !this.isOpen;
+    this.frame.querySelector("main").inert = this.covers;
   }
 }

@@ -35,6 +35,12 @@ export function signButton(sign, label, onclick, attributes = {}) {
   );
 }
 
+/** Whether a key says "send it": Enter alone, and not while an input method (Chinese, Japanese, Korean) composes. */
+export function isSendKey(event) {
+  // keyCode 229 is how Safari tells that the key which ends a composition was the input method's.
+  return event.key === "Enter" && !event.shiftKey && !event.isComposing && event.keyCode !== 229;
+}
+
 /** Hand a file to the person. */
 export function download(name, type, text) {
   const url = URL.createObjectURL(new Blob([text], { type }));

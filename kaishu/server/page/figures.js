@@ -2,13 +2,13 @@
 
 import { speed } from "./answer.js";
 import { element } from "./elements.js";
-import { numeral, text } from "./strings.js";
+import { numeral, text, tokenCount } from "./strings.js";
 
 /** How fast an answer came and what the cache spared, as pieces of text. */
 export function answerFigures(message) {
   const pieces = [];
   const { numTokens } = message;
-  if (numTokens) pieces.push(text("tokenCount", { count: numeral(numTokens) }));
+  if (numTokens) pieces.push(tokenCount(numTokens));
   const perSecond = speed(numTokens - 1, message.streamMs); // the time begins with the first
   if (perSecond !== null) pieces.push(text("tokensPerSecond", { speed: numeral(perSecond, perSecond < 10 ? 1 : 0) }));
   if (message.firstTokenMs !== null) {

@@ -15,6 +15,7 @@ import { Drawers } from "./drawers.js";
 import { download } from "./elements.js";
 import { showContext, usedTokens } from "./figures.js";
 import { KeyDialog } from "./key_dialog.js";
+import { endingOf } from "./message_view.js";
 import { Notice } from "./notice.js";
 import { readPreferences, writePreferences } from "./preferences.js";
 import { SettingsPanel } from "./settings_panel.js";
@@ -38,10 +39,16 @@ class Page {
     this.keyDialog = new KeyDialog(at("key-dialog"));
     this.chat = new Chat(store, () => ({ model: this.model, recordsTokens: this.preferences.recordTokens }), {
       changed: (session) => this.#changed(session),
-      grown: (session, message) => this.#grown(session, message),
+      grown: (session) => session === this.session && this.view.grown(),
       failed: (session, problem) => this.#failed(session, problem),
-      listed: () => this.#list(),
+      listed: (session) => {
+        this.#list();
+        this.otherTabs.postMessage(session.conversation.id);
+      },
+      unsaved: (problem) => this.#notKept(problem),
     });
+    this.otherTabs = new BroadcastChannel("kaishu.conversations");
+    this.otherTabs.onmessage = ({ data }) => this.#changedElsewhere(data);
     this.view = new ConversationView(at("messages"), at("scroll"), {
       edit: (id, content) => this.chat.edit(this.session, id, content),
       regenerate: (id) => this.chat.regenerate(this.session, id),
@@ -49,6 +56,11 @@ class Page {
       giveResults: (id, results) => this.chat.giveResults(this.session, id, results),
       stopThinking: () => this.#stopThinking(),
       record: () => this.#record(),
+      drawn: () => {
+        this.announcer.grow();
+        this.#showContext();
+      },
+      focusLost: () => this.composer.focus(),
     });
     this.composer = new Composer(at("composer"), {
       send: (content) => this.#send(content),
@@ -81,9 +93,13 @@ class Page {
     at("import").addEventListener("click", () => at("file").click());
     at("file").addEventListener("change", () => this.#import());
     at("export-all").addEventListener("click", () => this.#exportJson());
+    document.querySelector(".skip").addEventListener("click", (event) => {
+      event.preventDefault(); // the address names the conversation
+      at("input").focus();
+    });
     document.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || event.isComposing || at("key-dialog").open) return;
-      if (this.session.run) this.chat.stop(this.session);
+      if (this.session.run && !this.drawers.covers) this.chat.stop(this.session);
       else this.drawers.closeAll();
     });
     window.addEventListener("pagehide", () => {
@@ -106,21 +122,53 @@ class Page {
     else this.showNew();
     at("input").focus();
     await this.#findModels();
+    if (!this.store.isLasting) this.notice.show(text("notStored"), { seconds: null });
   }
 
   showNew() {
+    this.wanted = null;
     this.#showSession(new Session(newConversation(this.preferences.settings)));
     at("input").focus();
   }
 
   async show(id) {
-    this.#showSession(await this.#sessionOf(id));
+    this.wanted = id;
+    const session = await this.#sessionOf(id);
+    if (this.wanted !== id) return; // another was asked for meanwhile
+    if (session) this.#showSession(session);
+    else this.#list();
   }
 
+  /** return: null where it was deleted, in another tab */
   async #sessionOf(id) {
     if (this.open.has(id)) return this.open.get(id);
-    const conversation = (await this.store.conversations()).find((one) => one.id === id);
-    return new Session(conversation, await this.store.messages(id));
+    const conversation = await this.#stored(id);
+    return conversation && new Session(conversation, await this.store.messages(id));
+  }
+
+  async #stored(id) {
+    return (await this.store.conversations()).find((one) => one.id === id) ?? null;
+  }
+
+  async #changedElsewhere(id) {
+    const session = this.open.get(id);
+    const conversation = session?.isStored ? await this.#stored(id) : null;
+    if (conversation) session.refresh(conversation, await this.store.messages(id));
+    else if (session?.isStored) this.#close(session);
+    if (conversation && session === this.session) {
+      this.panel.show(conversation.settings);
+      this.#changed(session);
+    }
+    this.#list();
+  }
+
+  /** Leave a conversation that is deleted. */
+  #close(session) {
+    const { id } = session.conversation;
+    session.isRemoved = true;
+    this.chat.stop(session);
+    this.open.delete(id);
+    if (id === this.session.conversation.id) this.showNew();
   }
 
   #showSession(session) {
@@ -130,31 +178,19 @@ class Page {
     history.replaceState(null, "", session.isStored ? `#${session.conversation.id}` : "#");
     this.panel.show({ ...session.conversation.settings, recordTokens: this.preferences.recordTokens });
     this.drawers.side(false);
+    this.announcer.turnTo(session.run?.message ?? null);
     this.#changed(session);
     this.#list();
   }
 
   #changed(session) {
-    if (session.run && !session.run.isAnnounced) {
-      session.run.isAnnounced = true;
-      if (session === this.session) this.announcer.begin(text("writing"));
-    }
     if (session !== this.session) return;
-    const last = session.path.at(-1);
-    if (this.wasBusy && !session.run && last?.role === "assistant") {
-      this.announcer.finish(last.content, text(last.finish === "stopped" ? "stoppedNow" : "answered"));
-    }
-    this.wasBusy = Boolean(session.run);
+    const written = this.announcer.message;
+    if (session.run) this.announcer.begin(session.run.message, text("writing"));
+    else if (written) this.announcer.finish(endingOf(written) ?? text("answered"));
     at("greeting").hidden = session.path.length > 0;
-    this.composer.showBusy(this.wasBusy);
+    this.composer.showBusy(Boolean(session.run));
     this.view.show(session);
-    this.#showContext();
-  }
-
-  #grown(session, message) {
-    if (session !== this.session) return;
-    this.view.grown();
-    this.announcer.grow(message.content);
     this.#showContext();
   }
 
@@ -166,10 +202,16 @@ class Page {
   async #failed(session, problem) {
     if (problem.status === 401) {
       const message = session.path.at(-1);
-      if (await this.keyDialog.ask()) this.chat.regenerate(session, message.id);
-    } else if (problem.status === 0) {
-      this.notice.show(text("brokenOff"), { isProblem: true });
+      if (!(await this.keyDialog.ask())) return;
+      if (!this.models.length) await this.#findModels();
+      this.chat.regenerate(session, message.id);
+    } else if (problem.status === 404) {
+      this.#findModels(); // the server may have been started again, with another model
     }
+  }
+
+  #notKept(problem) {
+    this.notice.show(text("notKept", { problem: problem.message }), { isProblem: true, seconds: null });
   }
 
   async #list() {
@@ -210,22 +252,29 @@ class Page {
 
   async #remove(id) {
     const session = await this.#sessionOf(id);
-    session.isRemoved = true;
-    this.chat.stop(session);
+    this.#close(session);
     await this.store.remove(id);
-    this.open.delete(id);
-    if (session.conversation.id === this.session.conversation.id) this.showNew();
+    this.otherTabs.postMessage(id);
+    this.#list();
     const undo = async () => {
       await this.#keep(session.conversation, session.tree.messages);
-      this.show(id);
+      await this.show(id);
+      at("input").focus();
     };
     const title = session.conversation.title || text("untitled");
     this.notice.show(text("removed", { title }), { seconds: 15, action: { label: text("undo"), run: undo } });
   }
 
+  /** return: whether the browser could */
   async #keep(conversation, messages) {
-    for (const message of messages) await this.store.saveMessage(conversation.id, message);
-    await this.store.saveConversation(conversation);
+    try {
+      await this.store.save(conversation, messages);
+      this.otherTabs.postMessage(conversation.id);
+      return true;
+    } catch (problem) {
+      this.#notKept(problem);
+      return false;
+    }
   }
 
   /** ids: null for all */
@@ -233,7 +282,8 @@ class Page {
     const wanted = (await this.store.conversations()).filter((one) => !ids || ids.includes(one.id));
     const all = [];
     for (const conversation of wanted) {
-      all.push({ conversation, messages: parentsFirst(await this.store.messages(conversation.id)) });
+      const messages = this.open.get(conversation.id)?.tree.messages ?? (await this.store.messages(conversation.id));
+      all.push({ conversation, messages: parentsFirst(messages) });
     }
     const title = ids ? fileName(wanted[0].title) : "kaishu";
     download(`${title}.json`, "application/json", toJson(all));
@@ -255,18 +305,21 @@ class Page {
     const [file] = at("file").files;
     at("file").value = "";
     if (!file) return;
+    let found;
     try {
-      const found = fromJson(await file.text(), newId, Date.now());
-      for (const { conversation, messages } of found) await this.#keep(conversation, messages);
-      this.notice.show(text("imported", { count: found.length }));
-      if (found.length) await this.show(found[0].conversation.id);
-    } catch (problem) {
-      this.notice.show(text("importFailed", { problem: problem.message }), { isProblem: true, seconds: null });
+      found = fromJson(await file.text(), newId, Date.now());
+    } catch {
+      this.notice.show(text("importFailed"), { isProblem: true, seconds: null });
+      return;
     }
+    for (const { conversation, messages } of found) if (!(await this.#keep(conversation, messages))) return;
+    this.notice.show(found.length === 1 ? text("importedOne") : text("imported", { count: found.length }));
+    if (found.length) await this.show(found[0].conversation.id);
   }
 
   /** Ask for the models until the server is ready and lets us in. */
   async #findModels() {
+    let said = "";
     for (;;) {
       try {
         this.models = await models();
@@ -274,33 +327,32 @@ class Page {
       } catch (problem) {
         if (!(problem instanceof ApiError)) throw problem;
         if (problem.status === 401) {
-          await this.keyDialog.ask();
-          continue;
+          if (await this.keyDialog.ask()) continue;
+          const action = { label: text("giveKey"), run: () => this.#findModels() };
+          this.notice.show(text("keyNeeded"), { seconds: null, action });
+          return;
         }
         const words = { 0: text("offline"), 503: problem.code === "loading" ? text("loading") : problem.message };
-        this.notice.show(words[problem.status] ?? problem.message, {
-          seconds: null,
-          isProblem: problem.code !== "loading",
-        });
+        said = words[problem.status] ?? problem.message;
+        this.notice.show(said, { seconds: null, isProblem: problem.code !== "loading" });
         await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
-        this.isWaiting = true;
       }
     }
-    if (this.isWaiting) this.notice.clear();
-    showModels(at("model"), this.models);
+    if (said) this.notice.clear(said);
+    showModels(at("model"), this.models, this.model);
     this.#showContext();
   }
 }
 
 /** One model is a name; several are a choice. */
-function showModels(place, found) {
+function showModels(place, found, chosen) {
   if (found.length < 2) {
     place.textContent = found[0]?.id ?? "";
     return;
   }
   const select = document.createElement("select");
   select.setAttribute("aria-label", text("model"));
-  for (const { id } of found) select.append(new Option(id, id));
+  for (const { id } of found) select.append(new Option(id, id, false, id === chosen));
   place.replaceChildren(select);
 }
 

@@ -5,14 +5,24 @@
  * calls `acts`.
  */
 
-import { button, element, signButton } from "./elements.js";
+import { button, element, isSendKey, signButton } from "./elements.js";
 import { answerFigures } from "./figures.js";
 import { copyText, Markdown } from "./render_markdown.js";
-import { numeral, text } from "./strings.js";
+import { text, tokenCount } from "./strings.js";
 import { TokenView } from "./token_view.js";
 import { ToolCards } from "./tool_cards.js";
 
 const DOUBLE_CLICK_MS = 300; // for so long, a click may be the first of two, which select a word
+
+/** How an answer ended, in words; null where there is nothing to say. */
+export function endingOf({ finish, problem }) {
+  if (finish === null) return text("interrupted");
+  if (finish === "failed") {
+    const reason = problem === "" ? text("brokenOff") : (problem ?? ""); // without words: nothing answered, or no more
+    return `${text("finishFailed")} ${reason}`.trimEnd();
+  }
+  return { length: text("finishLength"), stopped: text("finishStopped") }[finish] ?? null;
+}
 
 export class MessageView {
   /**
@@ -35,6 +45,7 @@ export class MessageView {
       this.foot,
     );
     if (message.role === "assistant") this.#makeAnswer();
+    else this.text.textContent = message.content;
   }
 
   #makeAnswer() {
@@ -43,9 +54,10 @@ export class MessageView {
     this.text.after(this.cards.node);
     this.text.addEventListener("click", (event) => this.#clicked(event));
     this.summary = element("summary");
-    this.thoughtText = element("div", { class: "thought-text" });
+    this.thoughtNode = document.createTextNode("");
     this.stopThinking = button(text("stopThinking"), () => this.acts.stopThinking(), { class: "plain", hidden: true });
-    const details = element("details", {}, this.summary, this.thoughtText);
+    const thoughtText = element("div", { class: "thought-text" }, this.thoughtNode);
+    const details = element("details", {}, this.summary, thoughtText);
     this.thought = element("div", { class: "thought", hidden: true }, details, this.stopThinking);
     this.node.prepend(this.thought);
   }
@@ -59,9 +71,7 @@ export class MessageView {
   update(place) {
     const { message } = this;
     this.place = place;
-    if (message.role !== "assistant") {
-      if (!this.editor) this.text.textContent = message.content;
-    } else {
+    if (message.role === "assistant") {
       this.grow(place.gathering);
       this.cards.update(message.toolCalls, message.finish === "tool_calls" && place.isLast && !place.isBusy);
       this.#showEnding(place);
@@ -85,21 +95,18 @@ export class MessageView {
     const isThinking = Boolean(gathering?.isThinking);
     this.thought.hidden = !message.reasoning;
     this.thought.classList.toggle("running", isThinking);
-    const count = text("tokenCount", { count: numeral(message.reasoningTokens) });
-    this.summary.textContent = `${text(isThinking ? "thinking" : "thought")} · ${count}`;
-    if (this.thoughtText.textContent !== message.reasoning) this.thoughtText.textContent = message.reasoning;
+    const words = text(isThinking ? "thinking" : "thought");
+    this.summary.textContent = `${words} · ${tokenCount(message.reasoningTokens)}`;
+    this.thoughtNode.appendData(message.reasoning.slice(this.thoughtNode.length)); // it only grows
+    if (!isThinking && document.activeElement === this.stopThinking) this.summary.focus();
     this.stopThinking.hidden = !isThinking;
   }
 
   #showEnding({ gathering }) {
-    const { finish, problem } = this.message;
-    const words =
-      finish === null && !gathering
-        ? text("interrupted")
-        : { length: text("finishLength"), stopped: text("finishStopped"), failed: text("finishFailed") }[finish];
+    const words = gathering ? null : endingOf(this.message);
     this.ending.hidden = !words;
-    this.ending.classList.toggle("problem", finish === "failed");
-    this.ending.textContent = problem ? `${words} ${problem}` : (words ?? "");
+    this.ending.classList.toggle("problem", this.message.finish === "failed");
+    this.ending.textContent = words ?? "";
   }
 
   #showFoot({ siblings, gathering, isBusy }) {
@@ -107,15 +114,18 @@ export class MessageView {
     this.figures = null;
     const parts = siblings.length > 1 && !gathering ? [this.#branches(siblings, isBusy)] : [];
     const act = (name, run, attributes = {}) => parts.push(button(text(name), run, { class: "plain", ...attributes }));
-    if (message.role === "user" && !this.editor) act("edit", () => this.#edit(), { disabled: isBusy });
+    if (message.role === "user" && !this.editor) {
+      act("edit", () => this.#edit(), { disabled: isBusy, "data-do": "edit" });
+    }
     if (message.role === "assistant") {
-      if (!gathering) {
+      const saysSomething = message.content || message.reasoning || message.toolCalls.length;
+      if (!gathering && saysSomething) {
         act("showTokens", () => this.toggleTokens(), {
           "aria-pressed": String(Boolean(this.tokens)),
           "data-do": "tokens",
         });
-        act("regenerate", () => this.acts.regenerate(message.id), { disabled: isBusy });
       }
+      if (!gathering) act("regenerate", () => this.acts.regenerate(message.id), { disabled: isBusy });
       this.figures = element("span", { class: "figures" }, answerFigures(message).join(" · "));
     }
     if (!gathering && message.content) {
@@ -140,28 +150,28 @@ export class MessageView {
   }
 
   #edit() {
-    const field = element("textarea", { class: "edit", "aria-label": text("edit"), rows: "1" });
+    const field = element("textarea", { class: "edit", "aria-label": text("edit"), rows: "1", dir: "auto" });
     field.value = this.message.content;
     const close = () => {
       this.editor.remove();
       this.editor = null;
       this.text.hidden = false;
       this.update(this.place);
+      this.foot.querySelector("[data-do=edit]").focus();
     };
     const send = () => {
       const content = field.value;
+      if (this.place.isBusy || !content.trim()) return; // it stays, to be sent later
       close();
       this.acts.edit(this.message.id, content);
     };
     field.addEventListener("keydown", (event) => {
-      if (event.isComposing) return;
-      if (event.key === "Enter" && !event.shiftKey) {
+      if (isSendKey(event)) {
         event.preventDefault();
         send();
-      } else if (event.key === "Escape") {
+      } else if (event.key === "Escape" && !event.isComposing) {
         event.stopPropagation();
         close();
-        this.foot.querySelector("button")?.focus();
       }
     });
     const row = element(

@@ -1,5 +1,6 @@
 /** What holds for all conversations: the settings that new ones begin with, and whether tokens are recorded. */
 
+import { lasting } from "./kept.js";
 import { cleanSettings } from "./settings.js";
 
 const NAME = "kaishu.preferences";
@@ -7,7 +8,7 @@ const NAME = "kaishu.preferences";
 export function readPreferences() {
   let found;
   try {
-    found = JSON.parse(localStorage.getItem(NAME));
+    found = JSON.parse(lasting.get(NAME));
   } catch {
     found = null;
   }
@@ -15,5 +16,5 @@ export function readPreferences() {
 }
 
 export function writePreferences(preferences) {
-  localStorage.setItem(NAME, JSON.stringify(preferences));
+  lasting.set(NAME, JSON.stringify(preferences));
 }

@@ -19,11 +19,14 @@ const ALLOWED = Object.freeze({
     "span", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul",
   ], // prettier-ignore
   ALLOWED_ATTR: ["align", "class", "href", "start", "title"],
+  ADD_URI_SAFE_ATTR: ["align", "start"], // all others that aren't known to be safe must be such addresses
   ALLOWED_URI_REGEXP: /^(?:https?:\/\/|mailto:)/i,
   ALLOW_ARIA_ATTR: false,
   ALLOW_DATA_ATTR: false,
   RETURN_DOM_FRAGMENT: true,
 });
+const LONGEST_COLOURED = 50_000; // characters of code; longer code stays plain, so that it is shown in time
+const LONGEST_EMPHASIS = 10_000; // characters of a paragraph; in longer ones stars stay stars: marked's search is cubic
 const CODE_CLASS = /^(hljs|hljs-[\w-]+|language-[\w+#-]+|[a-z]+_)$/;
 
 const purify = DOMPurify(window);
@@ -55,11 +58,12 @@ const marked = new Marked({
     image: ({ href, text }) => `<a href="${escaped(href)}">${escaped(text || href)}</a>`,
     code: ({ text, lang }) => codeBlock(text, lang),
   },
+  tokenizer: { emStrong: (_, paragraph) => (paragraph.length > LONGEST_EMPHASIS ? undefined : false) },
 });
 
 function codeBlock(text, info) {
   const name = (info ?? "").trim().split(/\s+/)[0].toLowerCase();
-  const known = highlight.getLanguage(name) ? name : null;
+  const known = text.length <= LONGEST_COLOURED && highlight.getLanguage(name) ? name : null;
   const inside = known ? highlight.highlight(text, { language: known, ignoreIllegals: true }).value : escaped(text);
   const label = /^[\w+#-]+$/.test(name) ? ` language-${name}` : "";
   return `<pre><code class="hljs${label}">${inside}\n</code></pre>`;
@@ -68,6 +72,28 @@ function codeBlock(text, info) {
 function escaped(text) {
   const names = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
   return text.replace(/[&<>"']/g, (character) => names[character]);
+}
+
+/** The blocks of a text; one without form where it nests deeper than marked, which calls itself for each level, can. */
+function lexed(text) {
+  try {
+    return marked.lexer(text);
+  } catch (problem) {
+    if (!(problem instanceof RangeError)) throw problem;
+    return Object.assign([{ type: "space", raw: text, isPlain: true }], { links: {} });
+  }
+}
+
+/** return: DocumentFragment */
+function rendered(token) {
+  try {
+    if (!token.isPlain) return sanitised(marked.parser([token]));
+  } catch (problem) {
+    if (!(problem instanceof RangeError)) throw problem;
+  }
+  const fragment = document.createDocumentFragment();
+  fragment.append(element("p", { class: "formless" }, token.raw));
+  return fragment;
 }
 
 /** A growing text, shown as Markdown inside an element. */
@@ -86,14 +112,14 @@ export class Markdown {
   update(text, grows = false) {
     const kept = grows ? this.#settled(text) : 0;
     const end = this.blocks.slice(0, kept).reduce((sum, { raw }) => sum + raw.length, 0);
-    const tokens = marked.lexer(text.slice(end));
+    const tokens = lexed(text.slice(end));
     let same = 0;
     while (same < tokens.length && this.blocks[kept + same]?.raw === tokens[same].raw) same += 1;
     // A block with links may be another one now that their addresses are known.
     if (!grows && Object.keys(tokens.links).length) same = 0;
     for (const { nodes } of this.blocks.splice(kept + same)) for (const node of nodes) node.remove();
     for (const token of tokens.slice(same)) {
-      const fragment = sanitised(marked.parser([token]));
+      const fragment = rendered(token);
       furnish(fragment);
       this.blocks.push({ raw: token.raw, nodes: [...fragment.childNodes] });
       this.parent.append(fragment);
@@ -111,7 +137,7 @@ export class Markdown {
   }
 }
 
-/** What the page itself adds: a head with a copy button to code, and a frame in which wide tables scroll. */
+/** What the page itself adds: a head with a copy button to code, a frame in which wide tables scroll, directions. */
 function furnish(fragment) {
   for (const pre of fragment.querySelectorAll("pre")) {
     const code = pre.querySelector("code");
@@ -120,6 +146,7 @@ function furnish(fragment) {
     const head = element("div", { class: "code-head" }, element("span", {}, name), copy);
     const frame = element("div", { class: "code" });
     pre.replaceWith(frame);
+    frame.dir = "ltr";
     pre.setAttribute("tabindex", "0");
     pre.setAttribute("role", "region");
     pre.setAttribute("aria-label", `${say("code")} ${name}`.trim());
@@ -130,16 +157,28 @@ function furnish(fragment) {
     table.replaceWith(frame);
     frame.append(table);
   }
+  for (const block of fragment.children) if (!block.dir) block.dir = "auto"; // from right to left where its words are
 }
 
 /** Put text on the clipboard, and say so on the button for a moment. */
 export async function copyText(text, control) {
   try {
-    await navigator.clipboard.writeText(text);
+    // Browsers have the clipboard's interface only for https and this machine itself.
+    if (navigator.clipboard) await navigator.clipboard.writeText(text);
+    else copySelected(text, control);
   } catch {
     return; // the browser didn't allow it
   }
-  const before = control.textContent;
   control.textContent = say("copied");
-  setTimeout(() => (control.textContent = before), 1500);
+  setTimeout(() => (control.textContent = say("copy")), 1500);
+}
+
+function copySelected(text, control) {
+  const field = element("textarea", { class: "unseen" });
+  field.value = text;
+  document.body.append(field);
+  field.select();
+  document.execCommand("copy");
+  field.remove();
+  control.focus();
 }

@@ -53,6 +53,11 @@ export function cleanSettings(found) {
   const made = { ...DEFAULTS };
   if (found === null || typeof found !== "object") return made;
   for (const name of ["system", "tools"]) if (typeof found[name] === "string") made[name] = found[name];
+  try {
+    readTools(made.tools);
+  } catch {
+    made.tools = DEFAULTS.tools;
+  }
   if (THINKING.includes(found.thinking)) made.thinking = found.thinking;
   for (const name of Object.keys(NUMBERS)) {
     if (typeof found[name] !== "number") continue;
@@ -87,7 +92,18 @@ export function requestBody(settings, model, path, recordsTokens) {
 }
 
 function saysSomething(message) {
-  return Boolean(message.content || message.reasoning || message.toolCalls.length);
+  return Boolean(message.content || message.reasoning || wholeCalls(message).length);
+}
+
+/** An answer's calls without one that was cut off in its middle, which no server takes. */
+function wholeCalls(message) {
+  return message.toolCalls.filter((call) => {
+    try {
+      return Boolean(call.name && JSON.parse(call.arguments));
+    } catch {
+      return false;
+    }
+  });
 }
 
 function apiMessage(message) {
@@ -95,8 +111,9 @@ function apiMessage(message) {
   if (message.role === "user") return { role: "user", content: message.content };
   const made = { role: "assistant", content: message.content };
   if (message.reasoning) made.reasoning_content = message.reasoning;
-  if (message.toolCalls.length) {
-    made.tool_calls = message.toolCalls.map((call) => ({
+  const calls = wholeCalls(message);
+  if (calls.length) {
+    made.tool_calls = calls.map((call) => ({
       id: call.id,
       type: "function",
       function: { name: call.name, arguments: call.arguments },

@@ -4,7 +4,7 @@
  * Owns its elements, the search, renaming in place. What is done with a conversation is main.js's, through `acts`.
  */
 
-import { button, element } from "./elements.js";
+import { button, element, isSendKey } from "./elements.js";
 import { text } from "./strings.js";
 
 export class SideList {
@@ -38,6 +38,7 @@ export class SideList {
   }
 
   #draw() {
+    if (this.list.querySelector("input")) return; // a title is being typed; `end` draws
     const focused = this.list.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
     const shown = this.conversations.filter((one) => !this.found || this.found.has(one.id));
     const empty = text(this.found ? "nothingFound" : "noConversations");
@@ -54,6 +55,7 @@ export class SideList {
     const isCurrent = id === this.current;
     const open = button(conversation.title || text("untitled"), () => this.acts.open(id), {
       class: "conversation",
+      dir: "auto",
       "aria-current": isCurrent ? "true" : null,
       "data-focus": `open-${id}`,
     });
@@ -88,14 +90,14 @@ export class SideList {
     const end = (isWanted) => {
       if (this.renaming !== id) return;
       this.renaming = null;
+      field.remove();
       if (isWanted && field.value.trim()) this.acts.rename(id, field.value.trim());
       this.#draw();
       this.list.querySelector(`[data-focus="open-${id}"]`)?.focus();
     };
     field.addEventListener("keydown", (event) => {
-      if (event.isComposing) return;
-      if (event.key === "Enter") end(true);
-      if (event.key === "Escape") {
+      if (isSendKey(event)) end(true);
+      if (event.key === "Escape" && !event.isComposing) {
         event.stopPropagation();
         end(false);
       }

@@ -38,57 +38,63 @@ class Database {
 
   /** All conversations, the latest first: [{id, title, created, updated, leaf, settings}]. */
   async conversations() {
-    return latestFirst(await this.#ask("conversations", "readonly", (store) => store.getAll()));
+    return latestFirst(await this.#work("readonly", (of) => of("conversations").getAll()));
   }
 
   /** The messages of a conversation. */
   messages(conversation) {
-    return this.#ask("messages", "readonly", (store) => store.index("conversation").getAll(conversation));
+    return this.#work("readonly", (of) => of("messages").index("conversation").getAll(conversation));
   }
 
-  saveConversation(conversation) {
-    return this.#ask("conversations", "readwrite", (store) => store.put(conversation));
-  }
-
-  saveMessage(conversation, message) {
-    return this.#ask("messages", "readwrite", (store) => store.put({ ...message, conversation }));
+  /** Keep a conversation and, of its messages, those that are new or changed: all of it or nothing. */
+  save(conversation, messages = []) {
+    return this.#work("readwrite", (of) => {
+      for (const message of messages) of("messages").put({ ...message, conversation: conversation.id });
+      return of("conversations").put(conversation);
+    });
   }
 
   removeMessage(id) {
-    return this.#ask("messages", "readwrite", (store) => store.delete(id));
+    return this.#work("readwrite", (of) => of("messages").delete(id));
   }
 
   /** Remove a conversation and its messages. */
-  async remove(id) {
-    await this.#ask("conversations", "readwrite", (store) => store.delete(id));
-    const keys = await this.#ask("messages", "readonly", (store) => store.index("conversation").getAllKeys(id));
-    await this.#ask("messages", "readwrite", (store) => {
-      const requests = keys.map((key) => store.delete(key));
-      return requests.at(-1) ?? store.count();
+  remove(id) {
+    return this.#work("readwrite", (of) => {
+      const request = of("messages").index("conversation").openKeyCursor(id);
+      request.onsuccess = () => {
+        const cursor = request.result;
+        if (!cursor) return;
+        of("messages").delete(cursor.primaryKey);
+        cursor.continue();
+      };
+      return of("conversations").delete(id);
     });
   }
 
   /** The ids of conversations with a message that `matches` says yes to. */
-  search(matches) {
-    return new Promise((resolve, reject) => {
-      const found = new Set();
-      const request = this.database.transaction("messages").objectStore("messages").openCursor();
-      request.onerror = () => reject(request.error);
+  async search(matches) {
+    const found = new Set();
+    await this.#work("readonly", (of) => {
+      const request = of("messages").openCursor();
       request.onsuccess = () => {
         const cursor = request.result;
-        if (!cursor) return resolve(found);
+        if (!cursor) return;
         if (!found.has(cursor.value.conversation) && matches(cursor.value)) found.add(cursor.value.conversation);
-        return cursor.continue();
+        cursor.continue();
       };
+      return request;
     });
+    return found;
   }
 
-  #ask(name, mode, work) {
+  /** work: (name → object store) → the request whose result is the answer, once all is done */
+  #work(mode, work) {
     return new Promise((resolve, reject) => {
-      const transaction = this.database.transaction(name, mode);
-      const request = work(transaction.objectStore(name));
+      const transaction = this.database.transaction(["conversations", "messages"], mode);
+      const request = work((name) => transaction.objectStore(name));
       transaction.oncomplete = () => resolve(request.result);
-      transaction.onerror = transaction.onabort = () => reject(transaction.error ?? request.error);
+      transaction.onabort = () => reject(transaction.error ?? new Error("aborted"));
     });
   }
 }
@@ -108,12 +114,11 @@ class Memory {
     return [...this.said.values()].filter((message) => message.conversation === conversation);
   }
 
-  async saveConversation(conversation) {
+  async save(conversation, messages = []) {
     this.kept.set(conversation.id, structuredClone(conversation));
-  }
-
-  async saveMessage(conversation, message) {
-    this.said.set(message.id, structuredClone({ ...message, conversation }));
+    for (const message of messages) {
+      this.said.set(message.id, structuredClone({ ...message, conversation: conversation.id }));
+    }
   }
 
   async removeMessage(id) {

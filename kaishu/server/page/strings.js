@@ -24,6 +24,11 @@ export function text(key, values = {}) {
   return found.replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
 }
 
+/** So many tokens, in words. */
+export function tokenCount(count) {
+  return count === 1 ? text("tokenCountOne") : text("tokenCount", { count: numeral(count) });
+}
+
 /** A number as the language writes it. */
 export function numeral(value, digits = 0) {
   return new Intl.NumberFormat(language, { maximumFractionDigits: digits, minimumFractionDigits: digits }).format(

@@ -1,5 +1,6 @@
 /** Light or dark. Owns the person's choice, kept in the browser; "auto" follows the system. */
 
+import { lasting } from "./kept.js";
 import { text } from "./strings.js";
 
 const NAME = "kaishu.theme";
@@ -15,12 +16,12 @@ export function themeSwitch(button) {
     button.setAttribute("aria-label", label);
     button.title = label;
   };
-  let choice = localStorage.getItem(NAME);
+  let choice = lasting.get(NAME);
   if (!CHOICES.includes(choice)) choice = "auto";
   show(choice);
   button.addEventListener("click", () => {
     choice = CHOICES[(CHOICES.indexOf(choice) + 1) % CHOICES.length];
-    localStorage.setItem(NAME, choice);
+    lasting.set(NAME, choice);
     show(choice);
   });
 }

@@ -7,7 +7,7 @@
  */
 
 import { element } from "./elements.js";
-import { language, numeral, text } from "./strings.js";
+import { language, numeral, text, tokenCount } from "./strings.js";
 import { alternatives, named, percent, probability, shownTexts, summary, surprise } from "./tokens.js";
 
 export class TokenView {
@@ -25,7 +25,6 @@ export class TokenView {
       element("p", { class: "quiet token-keys" }, text("tokenKeys")),
     );
     this.at = 0;
-    this.pinned = null;
   }
 
   #flow() {
@@ -36,7 +35,6 @@ export class TokenView {
         "span",
         {
           role: "option",
-          id: `token-${index}`,
           class: `token ${token.origin ?? ""}`,
           tabindex: index ? "-1" : "0",
           "aria-selected": "false",
@@ -69,7 +67,7 @@ export class TokenView {
   #legend(usage) {
     const { count, perplexity, guessed, forced } = summary(this.tokens);
     const facts = [
-      text("tokenCount", { count: numeral(count) }),
+      tokenCount(count),
       text("perplexity", { value: numeral(perplexity, 2) }),
     ];
     const legend = element(
@@ -94,20 +92,20 @@ export class TokenView {
 
   #key(event) {
     const last = this.tokens.length - 1;
-    const to =
-      { ArrowRight: this.at + 1, ArrowLeft: this.at - 1, Home: 0, End: last }[event.key] ?? this.#line(event.key);
+    const at = Number(event.target.dataset.index); // the mouse may point to another one
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: last }[event.key] ?? this.#line(event.key, at);
     if (to === null || to === undefined) return;
     event.preventDefault();
     this.flow.children[Math.max(0, Math.min(last, to))].focus();
   }
 
   /** The token nearest to this one in the next or the last line; null where the key says no such thing. */
-  #line(key) {
+  #line(key, at) {
     if (key !== "ArrowDown" && key !== "ArrowUp") return null;
-    const here = this.flow.children[this.at].getBoundingClientRect();
+    const here = this.flow.children[at].getBoundingClientRect();
     const step = key === "ArrowDown" ? 1 : -1;
     let best = null;
-    for (let index = this.at + step; this.flow.children[index]; index += step) {
+    for (let index = at + step; this.flow.children[index]; index += step) {
       const there = this.flow.children[index].getBoundingClientRect();
       const lines = Math.abs(there.top - here.top) / here.height;
       if (lines < 0.5) continue;
@@ -169,7 +167,8 @@ export class TokenView {
     const token = span.getClientRects()[0] ?? span.getBoundingClientRect();
     const { offsetWidth: width, offsetHeight: height } = this.detail;
     const left = Math.max(0, Math.min(token.left - box.left, box.width - width));
-    const hasRoom = token.bottom + height + 12 < window.innerHeight || token.top - height - 12 < 0;
+    const seen = (this.node.closest(".scroll") ?? document.body).getBoundingClientRect();
+    const hasRoom = token.bottom + height + 12 < seen.bottom || token.top - height - 12 < seen.top;
     const top = hasRoom ? token.bottom - box.top + 6 : token.top - box.top - height - 6;
     this.detail.style.left = `${left}px`;
     this.detail.style.top = `${top}px`;

@@ -22,7 +22,7 @@ export function bytesOf(token) {
  * the ones before show nothing.
  */
 export function shownTexts(tokens) {
-  const decoder = new TextDecoder();
+  const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
   return tokens.map((token) => decoder.decode(bytesOf(token), { stream: true }));
 }
 

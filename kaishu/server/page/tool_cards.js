@@ -4,7 +4,7 @@
  * Owns the cards and the form for results. What becomes of results is chat.js's.
  */
 
-import { button, element } from "./elements.js";
+import { button, element, isSendKey } from "./elements.js";
 import { text } from "./strings.js";
 
 /** Arguments as people read JSON; as they are where they aren't JSON (yet). */
@@ -51,10 +51,9 @@ export class ToolCards {
       class: "tool-result",
       placeholder: text("toolResultPlaceholder"),
       onkeydown: (event) => {
-        if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-          event.preventDefault();
-          this.#send();
-        }
+        if (!isSendKey(event)) return;
+        event.preventDefault();
+        this.#send();
       },
     });
     const head = element(

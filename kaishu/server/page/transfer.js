@@ -18,7 +18,7 @@ export function toJson(conversations) {
     ...conversation,
     messages: messages.map(({ conversation: _, ...message }) => message),
   }));
-  return JSON.stringify({ form: FORM, version: 1, conversations: all }, null, 2);
+  return JSON.stringify({ form: FORM, version: 1, conversations: all }); // tokens are many: white space would triple it
 }
 
 /** The path that is shown, to be read. names: {user, assistant, thinking, tool} */
@@ -70,7 +70,7 @@ export function fromJson(text, newId, now) {
   });
 }
 
-/** Messages in an order in which each comes after its parent. */
+/** Messages in an order in which each comes after its parent; one whose parent isn't there follows none. */
 export function parentsFirst(messages) {
   const byId = new Map(messages.map((one) => [one.id, one]));
   const depths = new Map();
@@ -79,7 +79,9 @@ export function parentsFirst(messages) {
     for (let at = message; at && steps <= messages.length; at = byId.get(at.parent)) steps += 1;
     depths.set(message, steps);
   }
-  return [...messages].sort((one, other) => depths.get(one) - depths.get(other) || one.created - other.created);
+  return [...messages]
+    .sort((one, other) => depths.get(one) - depths.get(other) || one.created - other.created)
+    .map((message) => (byId.has(message.parent) ? message : { ...message, parent: null }));
 }
 
 function cleanMessage(message) {
