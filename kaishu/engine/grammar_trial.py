@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import suppress
 
 from kaishu.engine.deep_stack import deeply
-from kaishu.engine.grammar_texts import grammar_text
+from kaishu.engine.grammar_texts import LARK_TEXT, grammar_text
 from kaishu.errors import KaishuError
 from kaishu.output_format import OutputFormat
 
 MANY_PATTERNS = 10  # with 12 that all have to fit it takes a few milliseconds, with 20 seconds, with 30 for ever
+
+TEXT_OR_TOKEN = re.compile(rf"(?P<text>{LARK_TEXT})|<[^<>\s]+>")
 
 
 def may_run_on(format_: OutputFormat) -> bool:
@@ -56,6 +59,9 @@ def main() -> None:
 def _compile(format_: OutputFormat) -> None:
     from llguidance import LLMatcher, LLTokenizer
 
+    if format_.kind == "lark":  # there are no control tokens here, and none is needed
+        plain = TEXT_OR_TOKEN.sub(lambda part: part["text"] or '"x"', format_.content)
+        format_ = OutputFormat.lark(plain)
     LLMatcher(LLTokenizer("byte"), grammar_text(format_), log_level=0).compute_bitmask()
 
 

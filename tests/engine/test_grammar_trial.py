@@ -5,6 +5,7 @@ import json
 import pytest
 
 from kaishu.engine.grammar import GrammarCompiler
+from kaishu.engine.grammar_tools import tool_call_format
 from kaishu.engine.grammar_trial import ends_in_time, may_run_on
 from kaishu.errors import InvalidRequestError
 from kaishu.output_format import OutputFormat
@@ -20,6 +21,12 @@ ENDLESS = {
     ),
     "multiples": OutputFormat.json_schema({"allOf": MULTIPLES}),
     "expressions": OutputFormat.lark("start: T\nT: " + " & ".join(f"/{one}/" for one in EXPRESSIONS)),
+    "multiples in a call": tool_call_format(
+        [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"allOf": MULTIPLES}}}}}],
+        name="f",
+        is_required=True,
+        parallel=False,
+    ),
     "patterns spelt in another way": OutputFormat.lark(
         'start: %json {"type": "string", "allOf": ['
         + ", ".join(f'{{"p\\u0061ttern": {json.dumps(one)}}}' for one in EXPRESSIONS)
