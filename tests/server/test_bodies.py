@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import socket
+import sys
 import threading
 import time
 
@@ -156,6 +157,31 @@ def test_a_large_body_is_read_in_a_thread(tiny, monkeypatch):
     ask(tiny, json.dumps({"prompt": "a" * 100}).encode())
     ask(tiny, json.dumps({"prompt": "a " * 100_000}).encode())
     assert len(threads) == 2
+
+
+@pytest.mark.parametrize("number", [b"1234,", b"0.12345,"])
+def test_while_many_numbers_are_read_other_threads_go_on(number):
+    """Reading beside the event loop is no use if it keeps Python to itself."""
+    turns, is_over = 0, threading.Event()
+
+    def other() -> None:
+        nonlocal turns
+        while not is_over.is_set():
+            turns += 1
+            time.sleep(0)  # whoever wants to may go on
+
+    thread, before = threading.Thread(target=other), sys.getswitchinterval()
+    sys.setswitchinterval(0.0005)
+    try:
+        thread.start()
+        begin = turns
+        parsed(b"[" + number * 500_000 + b"1]")
+        end = turns
+    finally:
+        is_over.set()
+        sys.setswitchinterval(before)
+        thread.join()
+    assert end - begin > 30, "where nobody else may go on it is about eight"
 
 
 def raw_answer(server, sent: bytes, *, then_close: bool = False) -> bytes:
