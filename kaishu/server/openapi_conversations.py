@@ -27,18 +27,12 @@ from kaishu.server.openapi_pieces import (
 from kaishu.server.responses_input import ROLES, TEXT_PARTS
 from kaishu.server.responses_requests import INCLUDABLE
 
-
-def an_open_object(properties: Json, required: tuple[str, ...] = ()) -> Json:
-    """An object whose further properties are left unread, with a warning."""
-    return an_object(properties, required, additionalProperties=True)
-
-
 _IGNORED: Json = {"annotations": {}, "logprobs": {}}  # of parts that were answers
-_PARTS = a_list(an_open_object({"type": {"enum": list(TEXT_PARTS)}, "text": TEXT, **_IGNORED}, ("type", "text")), 1)
+_PARTS = a_list(an_object({"type": {"enum": list(TEXT_PARTS)}, "text": TEXT, **_IGNORED}, ("type", "text")), 1)
 _LABELS: Json = {"id": {}, "status": {}}  # which nobody looks at
 _ITEM: Json = {
     "anyOf": [
-        an_open_object(
+        an_object(
             {
                 "type": {"const": "message"},
                 "role": {"enum": list(ROLES)},
@@ -47,7 +41,7 @@ _ITEM: Json = {
             },
             ("role", "content"),
         ),
-        an_open_object(
+        an_object(
             {
                 "type": {"const": "function_call"},
                 "call_id": TEXT,
@@ -57,7 +51,7 @@ _ITEM: Json = {
             },
             ("type", "call_id", "name", "arguments"),
         ),
-        an_open_object(
+        an_object(
             {
                 "type": {"const": "function_call_output"},
                 "call_id": TEXT,
@@ -66,20 +60,18 @@ _ITEM: Json = {
             },
             ("type", "call_id", "output"),
         ),
-        an_open_object(
+        an_object(
             {
                 "type": {"const": "reasoning"},
-                "summary": a_list(an_open_object({"type": {"const": "summary_text"}, "text": TEXT}, ("type", "text"))),
-                "content": a_list(
-                    an_open_object({"type": {"const": "reasoning_text"}, "text": TEXT}, ("type", "text"))
-                ),
+                "summary": a_list(an_object({"type": {"const": "summary_text"}, "text": TEXT}, ("type", "text"))),
+                "content": a_list(an_object({"type": {"const": "reasoning_text"}, "text": TEXT}, ("type", "text"))),
                 **_LABELS,
             },
             ("type",),
         ),
     ]
 }
-_SCHEMA_FORMAT = an_open_object(
+_SCHEMA_FORMAT = an_object(
     {
         "type": {"const": "json_schema"},
         "name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"},
@@ -88,7 +80,7 @@ _SCHEMA_FORMAT = an_open_object(
     },
     ("type", "name", "schema"),
 )
-_FUNCTION: Json = an_open_object(
+_FUNCTION: Json = an_object(
     {
         "type": {"const": "function"},
         "name": FUNCTION_NAME,
@@ -99,7 +91,7 @@ _FUNCTION: Json = an_open_object(
     ("type", "name"),
 )
 
-_NAMED = an_open_object({"type": {"const": "function"}, "name": TEXT}, ("type", "name"))
+_NAMED = an_object({"type": {"const": "function"}, "name": TEXT}, ("type", "name"))
 
 RESPONSES: Pieces = {
     "input": either(TEXT, a_list(_ITEM, 1), description="A text, or the whole conversation as items."),
@@ -113,7 +105,7 @@ RESPONSES: Pieces = {
         "description": "Only where include has log probabilities.",
     },
     "text": {
-        **an_open_object(
+        **an_object(
             {
                 "format": either(PLAIN_FORMAT, _SCHEMA_FORMAT, *FURTHER_FORMATS, description="Of the answer."),
                 "verbosity": {"const": "medium"},
@@ -122,7 +114,7 @@ RESPONSES: Pieces = {
         "description": "The form that the answer has to have.",
     },
     "reasoning": {
-        **an_open_object(
+        **an_object(
             {
                 "effort": {"enum": list(EFFORTS)},
                 "summary": {"enum": ["auto", "detailed"]},
@@ -136,7 +128,7 @@ RESPONSES: Pieces = {
     "tool_choice": either(
         {"enum": ["auto", "none", "required"]},
         _NAMED,
-        an_open_object(
+        an_object(
             {"type": {"const": "allowed_tools"}, "mode": {"enum": ["auto", "required"]}, "tools": a_list(_NAMED, 1)},
             ("type", "mode", "tools"),
         ),
@@ -150,19 +142,19 @@ RESPONSES: Pieces = {
         "description": "Notes of the caller's own, which the answer repeats.",
     },
     "prompt_cache_options": {
-        **an_open_object({"mode": TEXT, "ttl": TEXT, "prewarm": {"const": False}}),
+        **an_object({"mode": TEXT, "ttl": TEXT, "prewarm": {"const": False}}),
         "description": "Changes nothing.",
     },
 }
 
-_CACHE = nullable(an_open_object({"type": {"const": "ephemeral"}, "ttl": {"enum": ["5m", "1h"]}}))
-_TEXT_BLOCK = an_open_object({"type": {"const": "text"}, "text": TEXT, "cache_control": _CACHE}, ("type", "text"))
+_CACHE = nullable(an_object({"type": {"const": "ephemeral"}, "ttl": {"enum": ["5m", "1h"]}}))
+_TEXT_BLOCK = an_object({"type": {"const": "text"}, "text": TEXT, "cache_control": _CACHE}, ("type", "text"))
 _TEXTS: Json = {"anyOf": [TEXT, a_list(_TEXT_BLOCK)]}
 _ASSISTANTS_BLOCK: Json = {
     "anyOf": [
         _TEXT_BLOCK,
-        an_open_object({"type": {"const": "thinking"}, "thinking": TEXT, "signature": TEXT}, ("type", "thinking")),
-        an_open_object(
+        an_object({"type": {"const": "thinking"}, "thinking": TEXT, "signature": TEXT}, ("type", "thinking")),
+        an_object(
             {
                 "type": {"const": "tool_use"},
                 "id": TEXT,
@@ -177,7 +169,7 @@ _ASSISTANTS_BLOCK: Json = {
 _USERS_BLOCK: Json = {
     "anyOf": [
         _TEXT_BLOCK,
-        an_open_object(
+        an_object(
             {
                 "type": {"const": "tool_result"},
                 "tool_use_id": TEXT,
@@ -191,14 +183,14 @@ _USERS_BLOCK: Json = {
 }
 _ANTHROPIC_MESSAGE: Json = {
     "anyOf": [
-        an_open_object(
+        an_object(
             {"role": {"const": "user"}, "content": {"anyOf": [TEXT, a_list(_USERS_BLOCK, 1)]}}, ("role", "content")
         ),
-        an_open_object(
+        an_object(
             {"role": {"const": "assistant"}, "content": {"anyOf": [TEXT, a_list(_ASSISTANTS_BLOCK)]}},
             ("role", "content"),
         ),
-        an_open_object({"role": {"const": "system"}, "content": _TEXTS}, ("role", "content")),
+        an_object({"role": {"const": "system"}, "content": _TEXTS}, ("role", "content")),
     ]
 }
 _DISPLAY: Json = {"enum": ["summarized", "omitted"]}
@@ -210,7 +202,7 @@ MESSAGES: Pieces = {
     "max_tokens": {**COMMON["max_tokens"], "maximum": 2**31 - 1},
     "stop_sequences": a_list(SOME_TEXT, 0, 64, description="Texts that end the answer."),
     "tools": a_list(
-        an_open_object(
+        an_object(
             {
                 "type": {"const": "custom"},
                 "name": FUNCTION_NAME,
@@ -225,29 +217,29 @@ MESSAGES: Pieces = {
         description="Functions that the model may call.",
     ),
     "tool_choice": either(
-        an_open_object({"type": {"enum": ["auto", "any"]}, **_SINGLE}, ("type",)),
-        an_open_object({"type": {"const": "tool"}, "name": TEXT, **_SINGLE}, ("type", "name")),
-        an_open_object({"type": {"const": "none"}}, ("type",)),
+        an_object({"type": {"enum": ["auto", "any"]}, **_SINGLE}, ("type",)),
+        an_object({"type": {"const": "tool"}, "name": TEXT, **_SINGLE}, ("type", "name")),
+        an_object({"type": {"const": "none"}}, ("type",)),
         description="Whether a function has to be called, or which.",
     ),
     "thinking": either(
-        an_open_object(
+        an_object(
             {"type": {"const": "enabled"}, "budget_tokens": COMMON["max_tokens"], "display": _DISPLAY},
             ("type", "budget_tokens"),
         ),
-        an_open_object({"type": {"const": "adaptive"}, "display": _DISPLAY}, ("type",)),
-        an_open_object({"type": {"const": "disabled"}}, ("type",)),
+        an_object({"type": {"const": "adaptive"}, "display": _DISPLAY}, ("type",)),
+        an_object({"type": {"const": "disabled"}}, ("type",)),
         description="Whether the model thinks before it answers, and for how many tokens.",
     ),
     "output_config": {
-        **an_open_object(
+        **an_object(
             {
                 "effort": {"enum": list(THOUGHT_OF_EFFORT)},
-                "format": an_open_object({"type": {"const": "json_schema"}, "schema": OBJECT}, ("schema",)),
+                "format": an_object({"type": {"const": "json_schema"}, "schema": OBJECT}, ("schema",)),
             }
         ),
         "description": "The form that the answer has to have, and how long a thought may be that adapts.",
     },
-    "cache_control": {**an_open_object({"type": {"const": "ephemeral"}}), "description": "Changes nothing."},
-    "metadata": {**an_open_object({"user_id": TEXT}), "description": "Changes nothing."},
+    "cache_control": {**an_object({"type": {"const": "ephemeral"}}), "description": "Changes nothing."},
+    "metadata": {**an_object({"user_id": TEXT}), "description": "Changes nothing."},
 }

@@ -28,15 +28,14 @@ def nullable(piece: Json) -> Json:
     }
 
 
-def an_object(properties: Json, required: tuple[str, ...] = (), **further: Any) -> Json:
-    """An object that has these properties and no others; those that aren't required may be null."""
+def an_object(properties: Json, required: tuple[str, ...] = ()) -> Json:
+    """An object that has these properties; those that aren't required may be null, and further ones are left unread,
+    with a warning."""
     made = {name: piece if name in required else nullable(piece) for name, piece in properties.items()}
     return {
         "type": "object",
         "properties": made,
-        "additionalProperties": False,
         **({"required": list(required)} if required else {}),
-        **further,
     }
 
 
@@ -72,7 +71,7 @@ TEXT: Json = {"type": "string"}
 SOME_TEXT: Json = {"type": "string", "minLength": 1}
 OBJECT: Json = {"type": "object"}
 _IDS = a_list({"type": "integer", "minimum": 0}, 1)
-_TEXT_PART = an_object({"type": {"const": "text"}, "text": TEXT}, ("type", "text"), additionalProperties=True)
+_TEXT_PART = an_object({"type": {"const": "text"}, "text": TEXT}, ("type", "text"))
 _CONTENT: Json = {"anyOf": [TEXT, a_list({"$ref": "#/components/schemas/TextPart"}, 1)]}
 FUNCTION_NAME: Json = {"type": "string", "minLength": 1, "pattern": r'^[^"\\\x00-\x1f]+$'}
 _FUNCTION_CALL = an_object(
@@ -82,11 +81,9 @@ _FUNCTION_CALL = an_object(
         "function": an_object(
             {"name": FUNCTION_NAME, "arguments": {"type": ["string", "object"], "description": "JSON, an object."}},
             ("name", "arguments"),
-            additionalProperties=True,
         ),
     },
     ("function",),
-    additionalProperties=True,
 )
 _MESSAGE: Json = {
     "anyOf": [
@@ -124,6 +121,11 @@ _TOOL: Json = {
                 "name": FUNCTION_NAME,
                 "description": nullable(TEXT),
                 "parameters": nullable({**OBJECT, "description": "A JSON schema of type object."}),
+                "strict": nullable(
+                    _truth(
+                        "Where a call is required or named its arguments keep to parameters in any case, else in none."
+                    )
+                ),
             },
             "required": ["name"],
         },
