@@ -373,3 +373,9 @@ def test_what_is_written_from_right_to_left_stands_so(chat: ChatPage, model: Mod
         assert chat.window.locator(name).evaluate("(node) => getComputedStyle(node).direction") == "rtl"
     chat.input.fill("مرحبا")
     assert chat.input.evaluate("(node) => getComputedStyle(node).direction") == "rtl"
+
+
+def test_thinking_is_named_as_a_setting_and_as_what_happens(open_page):
+    chat = open_page(locale="zh-CN")
+    chat.button("设置").click()
+    expect(chat.window.locator("legend")).to_have_text(["系统提示词", "思考", "采样", "词元视图", "工具"])

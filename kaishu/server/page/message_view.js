@@ -19,7 +19,7 @@ export function endingOf({ finish, problem }) {
   if (finish === null) return text("interrupted");
   if (finish === "failed") {
     const reason = problem === "" ? text("brokenOff") : (problem ?? ""); // without words: nothing answered, or no more
-    return `${text("finishFailed")} ${reason}`.trimEnd();
+    return text("finishFailed", { reason }).trimEnd();
   }
   return { length: text("finishLength"), stopped: text("finishStopped") }[finish] ?? null;
 }

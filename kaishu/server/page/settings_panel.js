@@ -17,7 +17,7 @@ export class SettingsPanel {
     const groups = [
       this.#group("system", this.#area("system", "systemHint", 4)),
       this.#group(
-        "thinking",
+        "thinkingMode",
         this.#choice("thinking", "thinkingMode", THINKING, {
           auto: "thinkingAuto",
           on: "thinkingOn",

@@ -61,7 +61,7 @@ export const english = Object.freeze({
   answered: "The answer is complete.",
   finishLength: "Cut off at the limit of tokens.",
   finishStopped: "Stopped here.",
-  finishFailed: "This answer failed.",
+  finishFailed: "This answer failed. {reason}",
   interrupted: "This answer isn't complete: the page was closed meanwhile, or another tab is writing it.",
   toolCall: "The model calls {name}",
   toolArguments: "Arguments",
