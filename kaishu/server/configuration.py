@@ -95,7 +95,8 @@ def read_configuration(
 
     given:       of the command line, typed: name of a setting → value, or None where it wasn't given
     environment: of the process. A variable that is empty counts as not set
-    file:        in TOML; None: the one that KAISHU_CONFIG names, if any. File names in it are relative to its folder
+    file:        in TOML; None: the one that KAISHU_CONFIG names, if any. Names of files in it (keys, certificates) are
+                 relative to its folder; models and adapters are named as on the command line
     raises:      ConfigError, InvalidParameterError; both say where
     """
     said: dict[str, _Said] = {}

@@ -115,7 +115,7 @@ class ServerSettings:
 
 def is_loopback(host: str) -> bool:
     """Whether an address or name can be reached from this machine alone."""
-    if host == "localhost":
+    if host.lower() == "localhost":
         return True
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback

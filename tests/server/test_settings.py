@@ -73,6 +73,7 @@ def test_every_field_is_described():
         ("::1", True),
         ("[::1]", True),
         ("localhost", True),
+        ("Localhost", True),
         ("0.0.0.0", False),
         ("::", False),
         ("192.168.1.5", False),
