@@ -379,3 +379,13 @@ def test_thinking_is_named_as_a_setting_and_as_what_happens(open_page):
     chat = open_page(locale="zh-CN")
     chat.button("设置").click()
     expect(chat.window.locator("legend")).to_have_text(["系统提示词", "思考", "采样", "词元视图", "工具"])
+
+
+def test_a_large_zoom_leaves_room_to_read(open_page, model: Model):
+    chat = open_page(viewport={"width": 320, "height": 256})  # 1280 × 1024 at 400 %
+    model.says("Yes.")
+    chat.ask("Hello")
+    assert chat.window.locator("#scroll").bounding_box()["height"] > 256 / 2
+    chat.window.locator("#open-side").click()
+    chat.button("Delete").scroll_into_view_if_needed()
+    expect(chat.button("Delete")).to_be_in_viewport(ratio=1)
