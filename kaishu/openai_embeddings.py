@@ -51,6 +51,7 @@ def read_embedding(body: object, *, allow_unknown: bool = False) -> EmbeddingCal
     """
     fields, unknown = read_fields(body, EMBEDDING_FIELDS, allow_unknown=allow_unknown)
     inputs = read_inputs("input", fields.get("input"))
+    is_list = inputs is fields["input"]
     encoding, instruct = fields.get("encoding_format", "float"), fields.get("instruct")
     if encoding not in ("float", "base64"):
         raise InvalidParameterError("encoding_format", encoding, "float, base64")
@@ -65,7 +66,7 @@ def read_embedding(body: object, *, allow_unknown: bool = False) -> EmbeddingCal
         False,
         False,
         unknown,
-        NAMES,
+        NAMES if is_list else {**NAMES, "texts[0]": "input"},
         inputs=tuple(inputs),
         dimensions=fields.get("dimensions"),
         encoding=encoding,

@@ -76,7 +76,9 @@ def test_ids_get_the_end_token_that_texts_get_unless_they_have_it(llm):
 @pytest.mark.parametrize(
     "fields, field",
     [
-        ({"input": [-1]}, "input[0]"),
+        ({"input": [-1]}, "input"),
+        ({"input": ["a", ""]}, "input[1]"),
+        ({"input": ""}, "input"),
         ({"input": [[1], [999_999]]}, "input[1]"),
         ({"input": [[1], []]}, "input[1]"),
         ({"input": ["a", ""]}, "input[1]"),
@@ -94,6 +96,6 @@ def test_what_is_too_long_is_cut_only_if_asked(llm):
     ids = [65] * (llm.context_tokens + 1)
     with pytest.raises(ContextLengthError) as caught:
         jobs_of(llm, input=ids)
-    assert caught.value.field == "input[0]"
+    assert caught.value.field == "input"
     (job,) = jobs_of(llm, input=ids, truncate=True)[1]
     assert len(job.token_ids) == llm.context_tokens and job.token_ids[-1] != 65

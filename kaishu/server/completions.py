@@ -6,7 +6,7 @@ Owns the route. What fields mean is in openai_requests.py; several prompts run s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -16,10 +16,11 @@ from starlette.responses import JSONResponse, Response
 
 from kaishu.async_engine import Engine
 from kaishu.engine.jobs import Generate, room_of
+from kaishu.errors import InvalidRequestError
 from kaishu.openai_fields import spelt
 from kaishu.openai_requests import CompletionCall, read_completion
 from kaishu.openai_responses import Echo, completion_response, echo_of
-from kaishu.results import Completion, CompletionEnd
+from kaishu.results import Completion, CompletionEnd, PromptRead
 from kaishu.server.bodies import read_body
 from kaishu.server.completion_chunks import CompletionChunks
 from kaishu.server.events import DONE, event
@@ -31,6 +32,7 @@ from kaishu.server.unknown_fields import warning_headers
 from kaishu.server.waiting import EventStream, answer_of
 
 router = APIRouter()
+MAX_ECHOED_LOGPROBS = 2_000_000  # of one request; each takes a hundred bytes and more, and little to compute
 
 
 @router.post("/v1/completions")
@@ -64,6 +66,16 @@ def _jobs(call: CompletionCall, engine: Engine) -> tuple[list[Generate], list[Ec
             room_of(jobs[-1], engine.loaded.limits)  # it refuses what doesn't fit, before a stream begins
     if not call.echo:
         return jobs, None
+    if call.params.prompt_logprobs is not None:
+        num_tokens = call.params.n * sum(len(job.prompt_ids) for job in jobs)
+        num_logprobs = num_tokens * (1 + call.params.prompt_logprobs)
+        if num_logprobs > MAX_ECHOED_LOGPROBS:
+            raise InvalidRequestError(
+                f"logprobs of the prompts, for each of their n choices, would be {num_logprobs:,}; "
+                f"allowed: {MAX_ECHOED_LOGPROBS:,}.",
+                field="logprobs",
+                hint="Ask for fewer prompts, choices or alternatives in one request.",
+            )
     tokenizer = engine.loaded.tokenizer
     return jobs, [echo_of(prompt, job.prompt_ids, tokenizer) for prompt, job in zip(call.prompts, jobs, strict=True)]
 
@@ -91,8 +103,11 @@ async def _events(
     with spelt(call.names):
         async with aclosing(merged(engine, jobs, settings, call.new_deltas)) as deltas:
             async for place, found in deltas:
-                for chunk in chunks.push(place, found):
-                    yield event(chunk)
+                made: Iterator[bytes] = (event(chunk) for chunk in chunks.push(place, found))
+                if isinstance(found.delta, PromptRead):  # it may be megabytes
+                    made = iter(await asyncio.to_thread(list, made))
+                for one in made:
+                    yield one
     for chunk in chunks.end():
         yield event(chunk)
     yield DONE

@@ -159,6 +159,7 @@ def test_a_form_holds(tiny):
         ({"prompt": ["a"] * 2049}, "prompt", "2,049"),
         ({"prompt": "b " * 2000}, "prompt", "1,024"),
         ({"best_of": 2}, "best_of", "n, or null"),
+        ({"prompt": [[5] * 1000] * 100, "n": 2, "echo": True, "logprobs": 10}, "logprobs", "would be 2,200,000"),
         ({"max_tokens": 0}, "max_tokens", "max_tokens is 0"),
         ({"max_tokens": 0, "echo": True, "min_tokens": 1}, "min_tokens", "max_tokens is 0"),
         ({"logprobs": 21}, "logprobs", "20"),
