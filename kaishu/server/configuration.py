@@ -150,7 +150,10 @@ def _in_file(file: Path) -> dict[str, _Said]:
     except OSError as error:
         raise ConfigError(f"The settings in {file} can't be read: {error.strerror or error}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"The settings in {file} are not TOML: {shortened(str(error))}.") from None
+        raise ConfigError(
+            f"The settings in {file} are not TOML: {shortened(str(error))}.",
+            hint='A setting is a line such as port = 8000; texts stand in quotes, as model = "tiny".',
+        ) from None
     types = setting_types()
     said = {}
     for name, value in read.items():

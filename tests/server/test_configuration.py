@@ -147,12 +147,13 @@ def test_a_value_of_another_type_is_refused_in_the_environment(variable, text, s
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["port 1", "port = 1\nport = 2", "\udce4", "[" * 5000])
+@pytest.mark.parametrize("text", ["port 1", "model = tiny", "port = 1\nport = 2", "\udce4", "[" * 5000])
 def test_a_file_that_is_no_toml_is_said(tmp_path, text):
     path = tmp_path / "kaishu.toml"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(ConfigError, match="are not TOML"):
+    with pytest.raises(ConfigError, match="are not TOML") as caught:
         read_configuration({}, {}, path)
+    assert "texts stand in quotes" in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path):
