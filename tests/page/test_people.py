@@ -366,7 +366,7 @@ def test_all_of_a_conversation_is_printed_and_nothing_else(open_page):
 def test_what_is_written_from_right_to_left_stands_so(chat: ChatPage, model: Model):
     model.says("مرحبا.\n\n- عنصر\n\nEnglish.\n\n```\ncode\n```")
     chat.ask("مرحبا")
-    blocks = chat.answers.locator("> *")
+    blocks = chat.answers.locator(":scope > *")
     directions = blocks.evaluate_all("(all) => all.map((one) => getComputedStyle(one).direction)")
     assert directions == ["rtl", "rtl", "ltr", "ltr"]
     for name in ("#title", ".conversation"):
