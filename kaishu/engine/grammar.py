@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits
 
 MAX_COMPILED = 64
-COMPILE_SECONDS = 0.8  # the largest schemas that people write take 0.3
+COMPILE_SECONDS = 0.7  # the largest schemas that people write take 0.3
 PROBED_TOKENS = 4  # of one answer, before a grammar is accepted
 MAX_RUNAWAYS = 2  # compilations given up on that may still run; llguidance can't be stopped
 

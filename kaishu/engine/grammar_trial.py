@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -21,7 +22,7 @@ from kaishu.errors import KaishuError
 from kaishu.output_format import OutputFormat
 
 MANY_PATTERNS = 10  # with 12 that all have to fit it takes a few milliseconds, with 20 seconds, with 30 for ever
-
+COMBINING = ("allOf", "anyOf", "oneOf", "$ref", "patternProperties")
 TEXT_OR_TOKEN = re.compile(rf"(?P<text>{LARK_TEXT})|<[^<>\s]+>")
 
 
@@ -30,19 +31,24 @@ def may_run_on(format_: OutputFormat) -> bool:
     text = format_.content
     if format_.kind == "lark" and ("&" in text or "\\u" in text):  # keywords can be spelt with \\u there
         return True
-    may_hold_schemas = format_.kind in ("json_schema", "lark")
-    return may_hold_schemas and (text.count('"pattern') >= MANY_PATTERNS or text.count('"multipleOf"') > 1)
+    if format_.kind not in ("json_schema", "lark") or not any(f'"{keyword}"' in text for keyword in COMBINING):
+        return False
+    return text.count('"pattern') >= MANY_PATTERNS or text.count('"multipleOf"') > 1
 
 
 def ends_in_time(format_: OutputFormat, seconds: float) -> bool:
-    """Compile a format in a process of its own, whatever comes of it. return: whether that was over in time"""
-    asked = json.dumps([format_.kind, format_.content]).encode()
+    """Compile a format in a process of its own, whatever comes of it.
+
+    seconds: of a processor, so that on a busy machine what is harmless isn't refused; four times as long by the clock
+    return:  whether that was over in time
+    """
+    asked = json.dumps([format_.kind, format_.content, seconds]).encode()
     command = [sys.executable, "-m", "kaishu.engine.grammar_trial"]
     paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
     quiet = subprocess.DEVNULL
     try:
         done = subprocess.run(
-            command, input=asked, stdout=quiet, stderr=quiet, timeout=seconds, env=os.environ | paths, check=False
+            command, input=asked, stdout=quiet, stderr=quiet, timeout=4 * seconds, env=os.environ | paths, check=False
         )
     except subprocess.TimeoutExpired:
         return False
@@ -51,7 +57,9 @@ def ends_in_time(format_: OutputFormat, seconds: float) -> bool:
 
 def main() -> None:
     """The process: a format from stdin."""
-    kind, content = json.load(sys.stdin)
+    kind, content, seconds = json.load(sys.stdin)
+    if sys.platform != "win32":
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process
     with suppress(KaishuError):  # the one who asks finds out for itself
         deeply(lambda: _compile(OutputFormat(kind, content)))
 

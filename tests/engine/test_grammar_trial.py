@@ -35,7 +35,7 @@ ENDLESS = {
 }
 USUAL = {
     "patterns": OutputFormat.json_schema(
-        {"type": "object", "properties": {f"a{n}": {"type": "string", "pattern": "^[A-Z]{2}$"} for n in range(40)}}
+        {"anyOf": [{"type": "object", "properties": {"a": {"type": "string", "pattern": "^[A-Z]{2}$"}}}] * 40}
     ),
     "expressions": OutputFormat.lark("start: T\nT: /[a-z]+/ & /.*a.*/"),
     "what is wrong": OutputFormat.lark("start: & &"),
@@ -57,7 +57,13 @@ def test_what_ends_by_itself_is_let_through(name):
 
 def test_most_formats_need_no_process_of_their_own():
     person = {"type": "object", "properties": {"name": {"type": "string", "pattern": "^[A-Z]"}}}
-    for format_ in (OutputFormat.json_schema(person), OutputFormat.json_object(), OutputFormat.regex("a&b&c")):
+    many = {"type": "object", "properties": {f"a{n}": person["properties"]["name"] for n in range(40)}}
+    for format_ in (
+        OutputFormat.json_schema(person),
+        OutputFormat.json_schema(many),
+        OutputFormat.json_object(),
+        OutputFormat.regex("a&b&c"),
+    ):
         assert not may_run_on(format_)
 
 
