@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from kaishu.errors import InvalidParameterError, InvalidRequestError, TokenizerError, and_more, shown
 from kaishu.json_fields import read_json_object
 from kaishu.text.encodable import find_unencodable
+from kaishu.text.ordinary_text import OrdinaryText
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken
@@ -82,6 +83,7 @@ class Tokenizer:
         self.eos_token_ids = frozenset(end_token_ids).union(() if eos is None else (eos,))
         self.bos_token_id = self._named(config, "bos_token")
         self.pad_token_id = self._named(config, "pad_token")
+        self._ordinary = OrdinaryText(library, self._control_ids)
         self._first_ids = self._ids_before_text(config.get("add_bos_token"))
 
     @classmethod
@@ -139,7 +141,7 @@ class Tokenizer:
         with _panics_named("text"):
             if allow_control:
                 return [*self._first_ids, *self._library.encode(text, add_special_tokens=False).ids]
-            return [*self._first_ids, *self._encode_ordinary(text)]
+            return [*self._first_ids, *self._ordinary.encode(text)]
 
     def encode_prompt(self, prompt: RenderedPrompt) -> list[int]:
         """Encode a rendered chat: control ids exactly where the template wrote a control token, text elsewhere.
@@ -154,10 +156,10 @@ class Tokenizer:
         done = 0
         with _panics_named("prompt"):
             for start, end, token_id in self._control_spans(prompt.text, prompt.outside):
-                ids += self._encode_ordinary(prompt.text[done:start])
+                ids += self._ordinary.encode(prompt.text[done:start])
                 ids.append(token_id)
                 done = end
-            return ids + self._encode_ordinary(prompt.text[done:])
+            return ids + self._ordinary.encode(prompt.text[done:])
 
     def ids_after_text(self) -> list[int]:
         """What tokenizer.json's post-processor puts after every text (Qwen3-Embedding: an end token); often nothing."""
@@ -210,18 +212,6 @@ class Tokenizer:
                 f"The tokenizer has no token with id {and_more(unknown)}; its ids end at {self.vocab_size - 1:,}."
             )
         return (self.token_bytes(i) for i in ids if not (skip_control and i in self._control_ids))
-
-    def _encode_ordinary(self, text: str) -> list[int]:
-        """The library's own steps without its first, the search for added tokens."""
-        normalizer, splitter, model = self._library.normalizer, self._library.pre_tokenizer, self._library.model
-        normal = text if normalizer is None else normalizer.normalize_str(text)
-        ids: list[int] = []
-        for piece, _ in [(normal, None)] if splitter is None else splitter.pre_tokenize_str(normal):
-            piece_ids = [token.id for token in model.tokenize(piece)]
-            if not self._control_ids.isdisjoint(piece_ids):  # merges that spell a control token: stop them merging
-                piece_ids = [token.id for letter in piece for token in model.tokenize(letter)]
-            ids += piece_ids
-        return ids
 
     def _control_spans(self, text: str, outside: frozenset[int]) -> Iterator[tuple[int, int, int]]:
         """Where control tokens stand in `text`, as (start, end, id), unless it begins at a place in `outside`."""
