@@ -25,7 +25,6 @@ class _DeepThread(threading.Thread):
     """Known by its type to who waits for all of them."""
 
 
-@atexit.register
 def _wait_for_all() -> None:
     """A thread that comes back from a library once Python has begun to go ends the process with a fault."""
     end = time.monotonic() + EXIT_SECONDS
@@ -38,6 +37,8 @@ def start_deep(target: Callable[[], object], name: str) -> threading.Thread:
     """Start a daemon thread that has a deep stack. The process waits for it before it ends, but not for ever."""
     thread = _DeepThread(target=target, name=name, daemon=True)
     with _STARTING:
+        atexit.unregister(_wait_for_all)  # so that it is there once
+        atexit.register(_wait_for_all)
         before = threading.stack_size(STACK_BYTES)  # of all threads that are started until it is set back: no harm
         try:
             thread.start()
