@@ -14,6 +14,7 @@ gives.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 MAX_COMPILED = 64
 COMPILE_SECONDS = 0.7  # the largest schemas that people write take 0.3
+STEP_SECONDS = 0.15  # of a processor, for one token of an answer; usually it takes a few ten-thousandths
 PROBED_TOKENS = 4  # of one answer, before a grammar is accepted
 MAX_RUNAWAYS = 2  # compilations given up on that may still run; llguidance can't be stopped
 
@@ -156,10 +158,11 @@ class GrammarState:
         tokens = self._tokens
         if self.has_ended:
             raise self._failed("nothing follows an end token")
-        found = np.empty(num_words(tokens.end_id + 1), np.uint32)
+        found, begun = np.empty(num_words(tokens.end_id + 1), np.uint32), time.thread_time()
         self._matcher.unsafe_compute_mask_ptr(found.ctypes.data, found.nbytes)
         if self._matcher.is_error():  # the mask would have the end alone
             raise self._failed(first_line(self._matcher.get_error()))
+        self._check_step(begun)
         has_end = found[tokens.end_id >> 5] >> np.uint32(tokens.end_id & 31) & 1
         mask: NDArray[np.uint32] = found[: self._words] & tokens.usable
         if has_end and self._matcher.is_accepting():  # a grammar can name any id, that of its end too
@@ -182,11 +185,12 @@ class GrammarState:
         """
         bit = np.uint32(1 << (token_id & 31))
         assert 0 <= token_id < self._tokens.num_rows and self.allowed()[token_id >> 5] & bit, "a token not allowed"
-        self._mask = None
+        self._mask, begun = None, time.thread_time()
         if self._tokens.ended[token_id >> 5] & bit:
             self.has_ended = True
         elif not self._matcher.consume_token(token_id):
             raise self._failed(first_line(self._matcher.get_error()))
+        self._check_step(begun)
 
     def forced(self, limit: int) -> list[int]:
         """The tokens that come next for as long as just one is allowed each time; the state stays as it is.
@@ -213,6 +217,15 @@ class GrammarState:
     def is_over(self) -> bool:
         """Whether nothing but an end token can follow, or one did."""
         return self.has_ended or not (self.allowed() & ~self._tokens.ended).any()
+
+    def _check_step(self, begun: float) -> None:
+        """Give up on a grammar of which one token takes so long that all other answers wait for it: what has begun to
+        take long takes longer with every token.
+
+        begun: time.thread_time() before
+        """
+        if time.thread_time() - begun > STEP_SECONDS:
+            raise self._failed(f"it is ambiguous in so many ways that a token took more than {STEP_SECONDS:g} seconds")
 
     def _failed(self, why: str) -> InvalidRequestError:
         return InvalidRequestError(f"{self._field} can't be followed any further: {why}.", field=self._field)

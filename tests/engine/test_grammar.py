@@ -172,6 +172,18 @@ def test_a_state_ends_with_an_end_token(byte_compiler, byte_tokenizer):
         state.allowed()
 
 
+@pytest.mark.parametrize("call", ["allowed", "accept"])
+def test_a_grammar_that_holds_up_a_step_ends_its_answer(call, byte_compiler, byte_tokenizer, monkeypatch):
+    """The clock is the thread's own processor time, so that a busy machine ends nothing."""
+    state = byte_compiler.compile(OutputFormat.regex("[ab]+")).start()
+    if call == "accept":
+        state.allowed()
+    readings = iter([10.0, 10.0 + module.STEP_SECONDS + 0.01])
+    monkeypatch.setattr(module.time, "thread_time", lambda: next(readings))
+    with pytest.raises(InvalidRequestError, match=r"output_format can't be followed any further: .* 0\.15 seconds"):
+        state.allowed() if call == "allowed" else state.accept(byte_tokenizer.encode("a")[0])
+
+
 @pytest.mark.parametrize("token_id", [-1, 0, VOCAB_SIZE, 10**9])
 def test_a_token_that_is_not_allowed_is_a_bug_of_the_engine(token_id, byte_compiler):
     with pytest.raises(AssertionError):
