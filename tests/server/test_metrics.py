@@ -122,7 +122,7 @@ def test_what_runs_and_waits_is_shown(steady: Callable[..., Any]) -> None:
     asked = chat("Hi", stream=True, max_tokens=200)
     with ThreadPoolExecutor(2) as threads:
         answers = [threads.submit(server.client.post, CHAT, json=asked) for _ in range(2)]
-        server.wait_until(lambda: server.engine.statistics().waiting == 1)
+        server.wait_until(lambda: (server.engine.statistics().running, server.engine.statistics().waiting) == (1, 1))
         executor.may_step.clear()
         now = Scrape(server)
         assert (now("vllm:num_requests_running"), now("vllm:num_requests_waiting")) == (1, 1)
