@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -9,7 +11,8 @@ from tests.page.conftest import ChatPage, Model
 
 
 def another_tab(chat: ChatPage) -> ChatPage:
-    """The same browser's second tab, on the conversation that the first shows."""
+    """The same browser's second tab, on the conversation that the first shows, once its address says which."""
+    expect(chat.window).to_have_url(re.compile("#.+"))
     tab = ChatPage(chat.window.context, chat.window.url)
     return tab.open()
 
