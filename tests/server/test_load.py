@@ -178,7 +178,7 @@ def load(connections: int, seconds: float, *, unloaded_seconds: float) -> tuple[
 
 
 def test_streams_that_are_cut_off_or_read_slowly_leave_nothing_behind() -> None:
-    load(30, 6, unloaded_seconds=3)
+    load(30, 4, unloaded_seconds=2)
 
 
 if os.environ.get("KAISHU_LONG_TESTS"):
