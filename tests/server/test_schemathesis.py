@@ -12,6 +12,7 @@ The whole of it, over 20,000 cases, takes some minutes:
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,8 @@ def run(server: LiveServer, folder: Path, *options: str) -> tuple[dict[str, Any]
     assert report.exists(), done.stdout + done.stderr
     found: dict[str, Any] = json.loads(report.read_text())
     if done.returncode or found["failures"] or found["errors"]:
-        return found, done.stdout[done.stdout.find("=== FAILURES") :] + done.stderr
+        said = re.search(r"=== (ERRORS|FAILURES)", done.stdout)  # errors are its own, or of the connection
+        return found, done.stdout[said.start() if said else 0 :] + done.stderr
     return found, ""
 
 
