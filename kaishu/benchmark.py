@@ -137,28 +137,35 @@ def step_cost(layout: Layout, kv_bytes_per_token: int, work: Work) -> Cost:
 
     kv_bytes_per_token: of all layers together
     """
-    config, tokens = layout.config, work.tokens
-    experts = config.experts
+    config, experts = layout.config, layout.config.experts
     chosen = experts.num_experts_per_tok / experts.num_experts if experts else 1.0  # by one token
-    read = 1.0 - (1.0 - chosen) ** tokens if experts else 1.0  # by at least one
+    last = config.num_hidden_layers - 1
     read_bytes, operations = 0.0, defaultdict[str, float](float)
-    for place, linear in enumerate(layout.packed):
-        products = linear.rows * linear.inputs * (work.sequences if place == layout.head else tokens)
-        is_expert = ".experts." in linear.name
-        read_bytes += packed_bytes(linear) * (read if is_expert else 1.0)
+    for linear in layout.packed:
+        tokens, is_expert = _tokens_of(linear.name, last, work), ".experts." in linear.name
+        products = tokens * linear.rows * linear.inputs
+        read = 1.0 - (1.0 - chosen) ** tokens if is_expert else 1.0  # by at least one token
+        read_bytes += packed_bytes(linear) * read
         operations[linear.kind.removesuffix("_minimum")] += 2 * products * (chosen if is_expert else 1.0)
     for layer in range(config.num_hidden_layers):
         window = config.sliding_window(layer) or work.end
-        kept, seen = _keys(work, window)
+        kept, seen = _keys(work, window, work.new_tokens if layer < last else 1)
         read_bytes += work.sequences * kept * kv_bytes_per_token / config.num_hidden_layers
         operations["bf16"] += 4 * work.sequences * config.query_size * seen
     return Cost(read_bytes, dict(operations))
 
 
-def _keys(work: Work, window: int) -> tuple[int, int]:
-    """return: how many keys of one sequence are looked at, and how often, by its new tokens together"""
-    seen = sum(min(position + 1, window) for position in range(work.start, work.end))
-    return min(work.end, window + work.new_tokens - 1), seen
+def _tokens_of(name: str, last: int, work: Work) -> int:
+    """By how many tokens a linear layer is multiplied: the head, and in the last layer what follows its keys and
+    values, by the one of each sequence whose logits are wanted."""
+    is_before = not name.startswith(f"model.layers.{last}.") or name.endswith(("q_proj", "k_proj", "v_proj"))
+    return work.tokens if is_before and name.startswith("model.layers.") else work.sequences
+
+
+def _keys(work: Work, window: int, queries: int) -> tuple[int, int]:
+    """return: how many keys of one sequence are looked at, and how often, by its last tokens, so many, together"""
+    seen = sum(min(position + 1, window) for position in range(work.end - queries, work.end))
+    return min(work.end, window + queries - 1), seen
 
 
 class Sequences:

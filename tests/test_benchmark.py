@@ -79,10 +79,13 @@ def test_a_dense_step_reads_each_weight_once_and_multiplies_it_with_each_token(w
     cost = step_cost(layout_of("tiny-test", weights, head), KV_BYTES, work)
     weight_bytes = 2 * LAYER_WEIGHTS * BYTES_A_WEIGHT[weights] + VOCABULARY * HIDDEN * BYTES_A_WEIGHT[head]
     assert cost.read_bytes == weight_bytes + work.sequences * work.end * KV_BYTES
-    seen = sum(len(range(position + 1)) for _ in range(work.sequences) for position in range(work.start, work.end))
-    expected = {"bf16": 2 * seen * HEADS * HEAD_DIM * 2 * 2}  # layers; two products; two operations each
+    seen = sum(len(range(position + 1)) for position in range(work.start, work.end))
+    seen += work.end  # in the last of two layers by the last token alone, as is all that follows keys and values there
+    expected = {"bf16": work.sequences * seen * HEADS * HEAD_DIM * 2 * 2}  # two products; two operations each
+    before = HIDDEN * HEAD_DIM * (HEADS + 2 * KEY_HEADS)
+    products = (LAYER_WEIGHTS + before) * work.tokens + (LAYER_WEIGHTS - before) * work.sequences
     for form, operations in (
-        (weights.removesuffix("_minimum"), 2 * 2 * LAYER_WEIGHTS * work.tokens),
+        (weights.removesuffix("_minimum"), 2 * products),
         (head, 2 * VOCABULARY * HIDDEN * work.sequences),
     ):
         expected[form] = expected.get(form, 0) + operations
@@ -94,10 +97,14 @@ def test_a_sliding_window_bounds_what_a_layer_looks_at():
     windows = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}  # the second of two layers
     free = step_cost(layout_of("tiny-test", "int4", "int4"), KV_BYTES, Work("prefill", 11, 1, 5))
     bound = step_cost(layout_of("tiny-test", "int4", "int4", **windows), KV_BYTES, Work("prefill", 11, 1, 5))
+    assert free.read_bytes - bound.read_bytes == (15 - 8) * KV_BYTES / 2
+    assert free.operations["bf16"] - bound.operations["bf16"] == (15 - 8) * HEADS * HEAD_DIM * 4  # the last token's
+    windows = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}  # both
+    both = step_cost(layout_of("tiny-test", "int4", "int4", **windows), KV_BYTES, Work("prefill", 11, 1, 5))
     looked_at = {key for query in range(10, 15) for key in range(query - 7, query + 1)}
-    assert free.read_bytes - bound.read_bytes == (15 - len(looked_at)) * KV_BYTES / 2
+    assert bound.read_bytes - both.read_bytes == (15 - len(looked_at)) * KV_BYTES / 2
     fewer = sum(query + 1 - 8 for query in range(10, 15))
-    assert free.operations["bf16"] - bound.operations["bf16"] == fewer * HEADS * HEAD_DIM * 4
+    assert bound.operations["bf16"] - both.operations["bf16"] == fewer * HEADS * HEAD_DIM * 4
 
 
 def test_biases_are_read_too():
@@ -107,19 +114,23 @@ def test_biases_are_read_too():
     assert biased.read_bytes - plain.read_bytes == 2 * 4 * rows
 
 
-@pytest.mark.parametrize("sequences", [1, 2, 3])
-def test_of_experts_those_are_read_that_tokens_are_expected_to_choose(sequences):
+@pytest.mark.parametrize("sequences, new_tokens", [(1, 1), (2, 1), (3, 1), (1, 3), (2, 2)])
+def test_of_experts_those_are_read_that_tokens_are_expected_to_choose(sequences, new_tokens):
     """Every choice of two of four experts by each token is tried, and the experts that any has chosen are counted."""
     layout = layout_of("tiny-moe-test", "int8", "bf16", num_experts=4, num_experts_per_tok=2)
     choices = list(itertools.combinations(range(4), 2))
-    chosen = [len(set().union(*together)) for together in itertools.product(choices, repeat=sequences)]
-    expert = 3 * HIDDEN * 96
-    attention, router = HIDDEN * HEAD_DIM * (2 * HEADS + 2 * KEY_HEADS), 32 * HIDDEN  # its four rows are packed as 32
-    cost = step_cost(layout, KV_BYTES, Work("decode", 1, sequences, 1))
-    int8_bytes = (attention + np.mean(chosen) * expert) * BYTES_A_WEIGHT["int8"]
-    head_bytes = VOCABULARY * HIDDEN * 2
-    assert cost.read_bytes == pytest.approx(2 * (int8_bytes + 2 * router) + head_bytes + sequences * KV_BYTES)
-    assert cost.operations["int8"] == 2 * 2 * sequences * (attention + 2 * expert)
+    tokens = (sequences * new_tokens, sequences)  # of the first layer, and of the last
+    chosen = sum(
+        np.mean([len(set().union(*together)) for together in itertools.product(choices, repeat=count)])
+        for count in tokens
+    )
+    expert, router = 3 * HIDDEN * 96, 32 * HIDDEN  # its four rows are packed as 32
+    before, after = HIDDEN * HEAD_DIM * (HEADS + 2 * KEY_HEADS), HIDDEN * HEAD_DIM * HEADS
+    cost = step_cost(layout, KV_BYTES, Work("prefill", 1, sequences, new_tokens))
+    int8_bytes = (2 * (before + after) + chosen * expert) * BYTES_A_WEIGHT["int8"]
+    kept = sequences * new_tokens * KV_BYTES
+    assert cost.read_bytes == pytest.approx(int8_bytes + 2 * 2 * router + VOCABULARY * HIDDEN * 2 + kept)
+    assert cost.operations["int8"] == 2 * (2 * before * tokens[0] + (after + 2 * expert) * sum(tokens))
 
 
 def test_the_floor_is_the_longer_of_reading_and_computing():

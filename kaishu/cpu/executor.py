@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,9 +26,10 @@ from kaishu.cpu.rope_frequencies import rope_attention_factor, rope_frequencies
 from kaishu.cpu.store import KERNELS_FOLDER, PACKED_FOLDER, PackedStore, cache_folder
 from kaishu.cpu.target import current_target
 from kaishu.cpu.threads import COUNTERS, Ranks, available_threads, shared_state
+from kaishu.cpu.wanted_rows import wanted_rows
 
 NO_WINDOW = 1 << 40  # a window that no sequence fills
-_FORWARD = "kaishu.cpu.forward", "forward", (None, None, None, MODEL, STEP, BUFFERS)
+_FORWARD = "kaishu.cpu.forward", "forward", (None, None, None, MODEL, STEP, STEP, BUFFERS)
 FORWARD: Mapping[KeyValueKind, Entry] = {
     "bf16": Entry("forward", *_FORWARD[:2], (*_FORWARD[2], PAGES)),
     "int8": Entry("forward_int8_pages", *_FORWARD[:2], (*_FORWARD[2], INT8_PAGES)),
@@ -174,7 +174,9 @@ class CpuExecutor:
 
         return: [R, V] float32
         """
-        logits = self._compute(batch)
+        shape = len(batch.logit_rows), self._layout.packed[self._layout.head].padded_rows
+        logits = np.empty(shape, np.float32)  # so that it needn't be copied: with 32 rows that would be 19 MB
+        self._compute(batch, logits)
         return logits[:, : self.vocab_size]
 
     def hidden(self, batch: TokenBatch) -> NDArray[np.float32]:
@@ -182,11 +184,11 @@ class CpuExecutor:
 
         return: [R, D] float32; the same bits in every schedule, as logits are
         """
-        self._compute(replace(batch, logit_rows=batch.logit_rows[:0]))  # so that the head has nothing to do
+        rows = self._compute(batch, None)
         config = self._layout.config
         offset, length = self._layout.vectors["model.norm.weight"]
         weight = view(self._memory, offset, np.float32, (length,))[: config.hidden_size]  # [D]
-        x = self._buffers.hidden[batch.logit_rows, : config.hidden_size]  # [R, D]
+        x = self._buffers.hidden[rows, : config.hidden_size]  # [R, D]
         x = np.ascontiguousarray(x)  # numpy adds each row up in the same order, then
         mean = np.mean(np.square(x), axis=-1, keepdims=True)  # [R, 1]
         normed: NDArray[np.float32] = x * (np.float32(1) / np.sqrt(mean + np.float32(config.rms_norm_eps))) * weight
@@ -218,24 +220,33 @@ class CpuExecutor:
         lists = zip(finite.tolist(), ids[:, :listed].tolist(), values[:, :listed].tolist(), strict=True)
         return [Likeliest(True, *own) if is_finite else Likeliest(False, [], []) for is_finite, *own in lists]
 
-    def _compute(self, batch: TokenBatch) -> NDArray[np.float32]:
+    def _compute(self, batch: TokenBatch, logits: NDArray[np.float32] | None) -> NDArray[np.int32]:
         """Run the kernels; what they leave is in the buffers until the next step.
 
-        return: [R, padded V] float32, of the caller's own
+        logits: [R, padded V] float32, written; None for no head
+        return: [R], the rows of the buffers that are the wanted ones
         """
-        shape = len(batch.logit_rows), self._layout.packed[self._layout.head].padded_rows
-        logits = np.empty(shape, np.float32)  # so that it needn't be copied: with 32 rows that would be 19 MB
         step, arrays = self._step_record(batch, logits)
-        sizes = self.vocab_size, self._num_pages, self._page_tokens, self._tile_rows
-        pieces = self._plan_step(self._model_address, address(step), *sizes)
-        assert pieces >= 0, STEP_PROBLEMS[pieces]
+        pieces = self._planned(step)
+        last, wanted, more_arrays = batch, step, arrays
+        if len(batch.logit_rows) < len(batch.token_ids):
+            last = wanted_rows(batch)
+            wanted, more_arrays = self._step_record(last, logits)
+            pieces = max(pieces, self._planned(wanted))
         self._buffers.make_room(len(batch.token_ids), len(batch.logit_rows), pieces)
         self._shared[COUNTERS:] = 0
-        kernel, count = self._forward, self._ranks.count
-        records = address(self._shared), self._model_address, address(step), address(self._buffers.record)
-        self._ranks.run(lambda rank: kernel(rank, count, *records, self._pages_address))
-        del arrays  # kept until here: the record has only their addresses
-        return logits
+        kernel, count, shared = self._forward, self._ranks.count, address(self._shared)
+        records = self._model_address, address(step), address(wanted), address(self._buffers.record)
+        self._ranks.run(lambda rank: kernel(rank, count, shared, *records, self._pages_address))
+        del arrays, more_arrays  # kept until here: the records have only their addresses
+        return last.logit_rows
+
+    def _planned(self, step: Any) -> int:
+        """Fill in what follows from a batch. return: how many pieces attention has"""
+        sizes = self.vocab_size, self._num_pages, self._page_tokens, self._tile_rows
+        pieces: int = self._plan_step(self._model_address, address(step), *sizes)
+        assert pieces >= 0, STEP_PROBLEMS[pieces]
+        return pieces
 
     @property
     def page_form(self) -> str:
@@ -263,7 +274,9 @@ class CpuExecutor:
         """End the ranks' threads."""
         self._ranks.close()
 
-    def _step_record(self, batch: TokenBatch, logits: NDArray[np.float32]) -> tuple[Any, list[NDArray[np.int32]]]:
+    def _step_record(
+        self, batch: TokenBatch, logits: NDArray[np.float32] | None
+    ) -> tuple[Any, list[NDArray[np.int32]]]:
         """return: STEP, with room for what plan_step fills in, and the arrays it points to"""
         tokens, sequences = len(batch.token_ids), len(batch.query_starts) - 1
         given = (batch.token_ids, batch.positions, batch.query_starts, batch.page_table, batch.logit_rows)
@@ -273,7 +286,8 @@ class CpuExecutor:
         sequence_of, piece_starts, all_rows = start, start + 4 * tokens, start + 4 * (tokens + sequences + 1)
         sizes = tokens, sequences, batch.page_table.shape[1], len(batch.logit_rows)
         tables = (*map(address, arrays), sequence_of, piece_starts, all_rows)
-        return np.array((*tables, matrix(logits), *sizes), STEP), [*arrays, filled_in]
+        answer = (0, 0) if logits is None else matrix(logits)
+        return np.array((*tables, answer, *sizes), STEP), [*arrays, filled_in]
 
 
 def _model_record(layout: Layout, memory: NDArray[np.uint8]) -> tuple[Any, list[NDArray[Any]]]:

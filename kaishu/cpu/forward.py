@@ -40,16 +40,29 @@ from kaishu.cpu.vector import KERNEL, floats_at, int32_at, int64_at, lanes, load
 
 
 @njit(**KERNEL)
-def forward(rank, ranks, shared, model, step, buffers, pages):
-    """One rank's part of a step; the logits asked for are in step.logits when every rank has returned.
+def forward(rank, ranks, shared, model, step, wanted, buffers, pages):
+    """One rank's part of a step; the logits asked for are in wanted.logits when every rank has returned.
+
+    The last layer's keys and values are made of all rows, what follows of those alone that are wanted: nobody reads
+    the others. They are then the first rows of all buffers.
 
     shared: the address of threads.py's shared_state, zeros
+    wanted: the same step, or what wanted_rows.py leaves of it
     others: the records of records.py
     """
     _start(model, step, buffers, shared, 0, ranks)
     for layer in range(model.num_layers):
         stage = 1 + layer * STAGES
-        _attention_block(rank, ranks, shared, stage, model, step, buffers, pages, layer)
+        _keep_block(rank, ranks, shared, stage, model, step, buffers, pages, layer)
+        if comes_last(shared, ranks):
+            if layer == model.num_layers - 1 and wanted.tokens < step.tokens:
+                _take_wanted(model, buffers, step)
+            release(shared, ranks)
+        if layer == model.num_layers - 1:
+            step = wanted
+            if step.tokens == 0:
+                return
+        _attention_block(rank, ranks, shared, stage + 3, model, step, buffers, pages, layer)
         norm = _norm_place(model, layer, POST_ATTENTION_NORM)
         _normalise(model, buffers, norm, step.all_rows, step.tokens, shared, stage + 7, ranks)
         if layer_field(model, layer, ROUTER) >= 0:
@@ -58,22 +71,51 @@ def forward(rank, ranks, shared, model, step, buffers, pages):
             _feed_forward_block(rank, ranks, shared, stage + 8, model, step, buffers, layer)
     stage, norm = 1 + model.num_layers * STAGES, _norm_place(model, model.num_layers, INPUT_NORM)
     _normalise(model, buffers, norm, step.logit_rows, step.num_logit_rows, shared, stage, ranks)
-    _predict(rank, model, buffers, step, shared, stage + 1, ranks)
+    if step.logits.at != 0:
+        _predict(rank, model, buffers, step, shared, stage + 1, ranks)
 
 
 @njit(**KERNEL)
-def _attention_block(rank, ranks, shared, stage, model, step, buffers, pages, layer):
-    """hidden += attention(norm(hidden)); begins and ends without a barrier"""
-    output = layer_field(model, layer, OUTPUT)
+def _keep_block(rank, ranks, shared, stage, model, step, buffers, pages, layer):
+    """qkv = the queries, keys and values of norm(hidden), the last two also in their pages; begins and ends without a
+    barrier"""
     _begin_pages(model, step, pages, layer, shared, stage + 15)
     _normalise(model, buffers, _norm_place(model, layer, INPUT_NORM), step.all_rows, step.tokens, shared, stage, ranks)
     _project(rank, model, buffers, layer, step.tokens, shared, stage + 1, ranks)
     barrier(shared, ranks)
     _rotate_and_keep(model, buffers, layer, step, pages, rank, shared, stage + 2, ranks)
-    barrier(shared, ranks)
-    attend_pieces(model, buffers, layer, step, pages, rank, shared, stage + 3)
-    _join_and_prepare(model, buffers, linear_field(model, output, INPUTS), step, pages, shared, stage + 4, ranks)
-    _add_linear(rank, model, buffers, output, buffers.attended, step.tokens, shared, stage + 6, ranks)
+
+
+@njit(**KERNEL)
+def _take_wanted(model, buffers, step):
+    """The rows whose logits are wanted become the first of hidden and of the queries, by way of buffers that are free
+    here: they may be wanted in any order."""
+    hidden, delta, width = buffers.hidden.at, buffers.delta.at, buffers.hidden.width
+    qkv, attended = buffers.qkv.at, buffers.attended.words
+    queries, stride, free_stride = model.num_heads * model.head_dim, buffers.qkv.width, buffers.attended.width
+    for row in range(step.num_logit_rows):
+        place = int32_at(step.logit_rows)[row]
+        _copy(hidden, place * width, delta, row * width, width)
+        _copy(qkv, place * stride, attended, row * free_stride, queries)
+    for row in range(step.num_logit_rows):
+        _copy(delta, row * width, hidden, row * width, width)
+        _copy(attended, row * free_stride, qkv, row * stride, queries)
+
+
+@njit(**KERNEL)
+def _copy(source, start, target, place, count):
+    old, new = floats_at(source), floats_at(target)
+    for element in range(count):
+        new[place + element] = old[start + element]
+
+
+@njit(**KERNEL)
+def _attention_block(rank, ranks, shared, stage, model, step, buffers, pages, layer):
+    """hidden += attention(queries); begins and ends without a barrier"""
+    output = layer_field(model, layer, OUTPUT)
+    attend_pieces(model, buffers, layer, step, pages, rank, shared, stage)
+    _join_and_prepare(model, buffers, linear_field(model, output, INPUTS), step, pages, shared, stage + 1, ranks)
+    _add_linear(rank, model, buffers, output, buffers.attended, step.tokens, shared, stage + 3, ranks)
 
 
 @njit(**KERNEL)

@@ -55,7 +55,7 @@ MODEL = np.dtype(
 #   sequence_of:  [T] int32, which sequence a row belongs to
 #   piece_starts: [B + 1] int32, the first piece of attention of each sequence
 #   all_rows:     [T] int32, 0 to T - 1
-#   logits:       [R, V] float32, where the answer goes
+#   logits:       [R, V] float32, where the answer goes; at 0 for no answer
 STEP = np.dtype(
     [
         ("token_ids", "i8"),
