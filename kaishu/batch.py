@@ -151,17 +151,28 @@ class KeepsPages(Protocol):
         ...
 
 
-class Likeliest(NamedTuple):
-    """The likeliest tokens of one row of logits, so that few who choose one need the row itself.
+BLOCK_TOKENS = 64  # neighbours in a row of logits whose largest one is kept
 
-    is_finite: whether all logits are; if not, nothing is listed
-    ids:       likeliest first, equal ones by id; all tokens of the row, or those before which no other comes
-    logits:    theirs
+
+class Likeliest(NamedTuple):
+    """What is known of one row of logits, so that few who choose a token need to look at the whole row.
+
+    is_finite: whether all logits are; if not, nothing else is there
+    ids:       [N] int64, the likeliest tokens, likeliest first, equal ones by id; all of the row, or those before which
+               no other comes
+    logits:    [N] float64, theirs
+    maxima:    [blocks] float32, the largest logit of each BLOCK_TOKENS neighbours; the last ones may be fewer
     """
 
     is_finite: bool
-    ids: list[int]
-    logits: list[float]
+    ids: NDArray[np.int64]
+    logits: NDArray[np.float64]
+    maxima: NDArray[np.float32]
+
+    @classmethod
+    def of_no_finite_row(cls) -> Likeliest:
+        """For a row of which a logit is NaN or infinite."""
+        return cls(False, np.zeros(0, np.int64), np.zeros(0, np.float64), np.zeros(0, np.float32))
 
 
 @runtime_checkable

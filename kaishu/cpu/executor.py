@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kaishu.batch import Likeliest, TokenBatch
+from kaishu.batch import BLOCK_TOKENS, Likeliest, TokenBatch
 from kaishu.checkpoint import Checkpoint
 from kaishu.cpu.buffers import StepBuffers, num_stages
 from kaishu.cpu.kernels import Entry, Kernels, kernel_folder
@@ -41,7 +41,7 @@ STEP_PROBLEMS = {  # what plan_step returns; not in its own file, which would im
     -4: "logits are wanted only for rows of the step",
 }
 LIKELIEST = Entry("likeliest", "kaishu.cpu.likeliest", "likeliest", (None,) * 11)
-LISTED, LISTED_BLOCK = 64, 64  # as in likeliest.py, which would import Numba
+LISTED = 64  # as in likeliest.py, which would import Numba
 PLAN_STEP = Entry("plan_step", "kaishu.cpu.step_plan", "plan_step", (MODEL, STEP, None, None, None, None))
 
 
@@ -205,9 +205,8 @@ class CpuExecutor:
         assert 0 < num_token_ids <= logits.shape[1], "tokens of these rows"
         if logits.strides[1:] != (logits.itemsize,) or logits.dtype != np.float32:
             logits = np.ascontiguousarray(logits, np.float32)
-        blocks = -(-num_token_ids // LISTED_BLOCK)
-        maxima = np.empty((self._ranks.count, blocks), np.float32)  # of all ranks: any of them may take a row
-        values, ids = np.empty((count, LISTED), np.float32), np.empty((count, LISTED), np.int32)
+        maxima = np.empty((count, -(-num_token_ids // BLOCK_TOKENS)), np.float32)
+        values, ids = np.zeros((count, LISTED), np.float32), np.zeros((count, LISTED), np.int32)
         finite = np.empty(count, np.int32)
         self._shared[COUNTERS:] = 0
         kernel, shared, width = self._likeliest, address(self._shared), logits.strides[0] // logits.itemsize
@@ -217,8 +216,9 @@ class CpuExecutor:
             self._ranks.run(lambda rank: kernel(rank, shared, *records))
         else:
             kernel(0, shared, *records)
-        lists = zip(finite.tolist(), ids[:, :listed].tolist(), values[:, :listed].tolist(), strict=True)
-        return [Likeliest(True, *own) if is_finite else Likeliest(False, [], []) for is_finite, *own in lists]
+        listed_ids, logits_listed = ids[:, :listed].astype(np.int64), values[:, :listed].astype(np.float64)
+        lists = zip(finite.tolist(), listed_ids, logits_listed, maxima, strict=True)
+        return [Likeliest(True, *own) if is_finite else Likeliest.of_no_finite_row() for is_finite, *own in lists]
 
     def _compute(self, batch: TokenBatch, logits: NDArray[np.float32] | None) -> NDArray[np.int32]:
         """Run the kernels; what they leave is in the buffers until the next step.

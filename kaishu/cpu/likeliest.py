@@ -14,11 +14,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from kaishu.batch import BLOCK_TOKENS
 from kaishu.cpu.barriers import claim
 from kaishu.cpu.vector import INLINE, KERNEL, at_least, floats_at, fma, int32_at, lanes, load, max_lanes, moved, splat
 
 LISTED = 64  # tokens of a row; kaishu/sampling asks for at most so many
-BLOCK = 64  # tokens, in four cache lines
+BLOCK = BLOCK_TOKENS  # four cache lines
 
 
 @njit(**KERNEL)
@@ -27,15 +28,15 @@ def likeliest(rank, shared, logits, width, wanted, rows, tokens, maxima, values,
 
     logits: the address of float32, row by row, `width` from one row to the next, of which the first `tokens` count
     wanted: the address of [rows] int32: which rows
-    maxima: the address of [ranks, tokens / BLOCK rounded up] float32, for each rank's own use
+    maxima: the address of [rows, tokens / BLOCK rounded up] float32, which get the largest logit of each block
     values: the address of [rows, LISTED] float32, which get the logits
     ids:    the address of [rows, LISTED] int32, their tokens; fewer than LISTED if there are fewer tokens
     finite: the address of [rows] int32, which get 1 where all logits are finite; otherwise nothing is listed
     """
-    own = floats_at(maxima + rank * ((tokens + BLOCK - 1) // BLOCK) * 4)
+    blocks = (tokens + BLOCK - 1) // BLOCK
     row = claim(shared, 0, 1)
     while row < rows:
-        at = moved(floats_at(logits), int32_at(wanted)[row] * width)
+        at, own = moved(floats_at(logits), int32_at(wanted)[row] * width), floats_at(maxima + row * blocks * 4)
         int32_at(finite)[row] = keep_maxima(at, tokens, own)
         if int32_at(finite)[row]:
             list_row(at, tokens, own, floats_at(values + row * LISTED * 4), int32_at(ids + row * LISTED * 4))

@@ -21,11 +21,11 @@ import math
 
 import numpy as np
 
+from kaishu.batch import BLOCK_TOKENS
 from kaishu.sampling.listed import MOST_LISTED, Rules, draw_listed
-from kaishu.sampling.logit_row import BLOCK, LikeliestTokens, LogitRow, Values
+from kaishu.sampling.logit_row import LikeliestTokens, LogitRow, Values
 from kaishu.sampling.mass import Mass
 
-FIRST_LOOK = 64  # how many of the likeliest tokens are looked at first
 GROWTH = 16
 # Proposals from all tokens are inside top-p this often at least; with a smaller top_p the edge is looked for first.
 SMALLEST_SHARE_TO_PROPOSE_FROM_ALL = 0.5
@@ -108,13 +108,13 @@ class Candidates:
     def _propose(self, random: np.random.Generator) -> tuple[int, int | None]:
         """One of all tokens, by weight, and its position if it is among the likeliest.
 
-        The likeliest tokens have their weights; every block has BLOCK times its ceiling, which is an envelope over its
-        tokens: choose a block, then one of its tokens blindly, and keep it as often as its weight reaches the ceiling.
+        The likeliest tokens have their weights; every block has BLOCK_TOKENS times its ceiling, which is an envelope
+        over its tokens: choose a block, then one of its tokens blindly, and keep it as often as its weight reaches the
+        ceiling.
         """
         mass, row = self._mass, self._mass.row
         ceilings, apart = mass.ceilings(), mass.apart().cumsum()
-        envelope: Values = BLOCK * ceilings.cumsum()
-        listed = mass.of_likeliest
+        listed, envelope = mass.of_likeliest, mass.envelope()
         listed_or_apart = listed + (float(apart[-1]) if len(apart) else 0.0)
         total = listed_or_apart + float(envelope[-1])
         while True:
@@ -125,12 +125,14 @@ class Candidates:
             if drawn < listed_or_apart:
                 return int(row.apart_ids[_place(apart, drawn - listed)]), None
             block = _place(envelope, drawn - listed_or_apart)
-            inside = int(random.random() * BLOCK)
-            value = float(row.blocks[inside, block])
+            token_id = block * BLOCK_TOKENS + int(random.random() * BLOCK_TOKENS)
+            if token_id >= len(row.row):
+                continue  # the last block may be shorter
+            value = float(row.row[token_id])
             if value >= self._likeliest.limit or value == -np.inf:
-                continue  # listed already, or no token may come here
+                continue  # listed already, or this token may not come
             if random.random() * float(ceilings[block]) < math.exp((value - row.highest) / mass.temperature):
-                return inside * len(row.maxima) + block, None
+                return token_id, None
 
 
 def _first_look(row: LogitRow, rules: Rules) -> LikeliestTokens:
@@ -138,7 +140,7 @@ def _first_look(row: LogitRow, rules: Rules) -> LikeliestTokens:
         return row.likeliest(rules.top_k).first(rules.top_k)
     if rules.min_p > 0.0:
         return row.at_least(rules.lowest(row.highest))
-    return row.likeliest(FIRST_LOOK)
+    return row.first_look()
 
 
 def _inside_top_p(mass: Mass, total: float, top_p: float) -> int:

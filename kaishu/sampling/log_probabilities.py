@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kaishu.batch import Likeliest
 from kaishu.errors import NumericalError
-from kaishu.sampling.logit_row import BLOCK, Float32Row, Ids, LogitRow, block_maxima
+from kaishu.sampling.logit_row import Float32Row, Ids, LogitRow, block_maxima
 from kaishu.sampling.mass import Mass
 
 EXACT = 20  # so many of the likeliest tokens' probabilities are summed in float64, the others in float32
@@ -71,26 +72,33 @@ def checked_row(logits: NDArray[np.float32], num_token_ids: int) -> Float32Row:
     return: [num_token_ids] float32, contiguous; shares memory with `logits` where that is possible
     raises: NumericalError if a logit is NaN or infinite
     """
-    row: Float32Row = np.require(logits[:num_token_ids], np.float32, ["C", "A"])
+    row = _tokens_of(logits, num_token_ids)
     _check_finite(row, float(row.max()))
     return row
 
 
 def scanned_row(
-    logits: NDArray[np.float32], num_token_ids: int, *, is_finite: bool = False
+    logits: NDArray[np.float32], num_token_ids: int, likeliest: Likeliest | None
 ) -> tuple[Float32Row, Float32Row]:
     """As `checked_row`, and the maxima that a LogitRow needs, for the price of one look less.
 
-    is_finite: whether that is known already
+    likeliest: what the executor knows of the row, which is finite then
     return:    [num_token_ids] float32; [number of blocks] float32
     """
-    row: Float32Row = np.require(logits[:num_token_ids], np.float32, ["C", "A"])
+    row = _tokens_of(logits, num_token_ids)
+    if likeliest is not None:
+        return row, likeliest.maxima
     maxima = block_maxima(row)
-    if is_finite:
-        return row, maxima
-    behind = row[len(maxima) * BLOCK :]
-    _check_finite(row, float(max(maxima.max(initial=-np.inf), behind.max(initial=-np.inf))))
+    _check_finite(row, float(maxima.max()))
     return row, maxima
+
+
+def _tokens_of(logits: NDArray[np.float32], num_token_ids: int) -> Float32Row:
+    row = logits[:num_token_ids]
+    if row.dtype == np.float32 and row.flags.c_contiguous and row.flags.aligned:
+        return row
+    required: Float32Row = np.require(row, np.float32, ["C", "A"])  # asks the same, but in several microseconds
+    return required
 
 
 def _check_finite(row: Float32Row, highest: float) -> None:

@@ -3,22 +3,24 @@
 Owns the search for large values; knows nothing of temperatures, requests or random numbers. Made by sampler.py and
 log_probabilities.py, once per row; asked by candidates.py and mass.py.
 
-The idea: cut the row into blocks and keep each block's maximum. Finding the maxima is one pass over the row. After
-that, "all values of at least t" are in the few blocks whose maximum is at least t, and the k-th largest of the maxima
-is a value that at least k tokens reach. A block isn't a run of neighbours but a column of the row written as a matrix,
-[BLOCK, number of blocks], because numpy takes the maxima of columns four times faster than those of short rows.
+The idea: cut the row into blocks of neighbours and keep each block's maximum. Finding the maxima is one pass over the
+row, unless the executor has them. After that, "all values of at least t" are in the few blocks whose maximum is at
+least t, and the k-th largest of the maxima is a value that at least k tokens reach.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK = 32
-SMALLEST_WITH_BLOCKS = 4096  # below, looking at every token costs less than being clever
+from kaishu.batch import BLOCK_TOKENS
+
+SMALLEST_WITH_BLOCKS = 4096  # below, sorting every token costs less than being clever
+FIRST_LOOK = 64  # how many of the likeliest tokens are looked at first
 
 Ids = NDArray[np.int64]
 Values = NDArray[np.float64]
@@ -52,16 +54,35 @@ def block_maxima(row: Float32Row) -> Float32Row:
     """The maximum of each block of a row.
 
     row:    [V] float32
-    return: [number of blocks] float32; none for a row that is too short for blocks
+    return: [number of blocks] float32; the last block may be shorter
     """
-    maxima: Float32Row = _blocks(row).max(axis=0)
-    return maxima
+    return np.maximum.reduceat(row, np.arange(0, len(row), BLOCK_TOKENS))  # of numpy's ways the fastest
 
 
-def _blocks(row: Float32Row) -> Float32Row:
-    """[BLOCK, number of blocks]: a view of the row, as far as it fills blocks"""
-    num_blocks = len(row) // BLOCK if len(row) >= SMALLEST_WITH_BLOCKS else 0
-    return row[: num_blocks * BLOCK].reshape(BLOCK, num_blocks)
+def listed_first(ids: Ids, values: Values) -> LikeliestTokens | None:
+    """What some of the likeliest tokens say of a row that has more of them.
+
+    ids:    [N] int64, likeliest first; the first FIRST_LOOK matter
+    values: [N] float64
+    return: those before the last one and its equals, of which there may be others; None if that is none
+    """
+    lowest = float(values[FIRST_LOOK - 1])
+    count = int(np.count_nonzero(values > lowest))
+    return LikeliestTokens(ids[:count], values[:count], math.nextafter(lowest, math.inf)) if count else None
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a row before a LogitRow looks at it.
+
+    maxima: its `block_maxima`
+    hidden: [N] int64, the tokens whose logits became -inf after those were taken
+    first:  what `first_look` returns
+    """
+
+    maxima: Float32Row
+    hidden: Ids | None = None
+    first: LikeliestTokens | None = None
 
 
 class LogitRow:
@@ -71,9 +92,10 @@ class LogitRow:
     apart_ids:    [A] int64, tokens whose logits were changed by penalties or biases; `row` is -inf there
     apart_values: [A] float64, their logits
 
+    known:        what need not be looked for
+
     highest: the largest logit; there must be one that is finite
-    blocks:  [BLOCK, number of blocks] float32, a view of `row`; token i is at [i // number, i % number]
-    maxima:  [number of blocks] float32; given where they are known
+    bounds:  [number of blocks] float32, which no token of a block exceeds
     """
 
     def __init__(
@@ -81,23 +103,26 @@ class LogitRow:
         row: Float32Row,
         apart_ids: Ids | None = None,
         apart_values: Values | None = None,
-        *,
-        maxima: Float32Row | None = None,
+        known: Known | None = None,
     ) -> None:
         self.row = row
-        self.blocks = _blocks(row)  # [BLOCK, number of blocks]
-        self.maxima: Float32Row = self.blocks.max(axis=0) if maxima is None else maxima
-        in_blocks = self.blocks.size
-        # What doesn't fill a block is kept apart, too.
-        ids = np.arange(in_blocks, len(row))
-        values = row[in_blocks:].astype(np.float64)
+        self.bounds = block_maxima(row) if known is None else known.maxima
+        self._hidden, self._first = (None, None) if known is None else (known.hidden, known.first)
+        self.apart_ids: Ids = np.zeros(0, np.int64)
+        self.apart_values: Values = np.zeros(0, np.float64)
         if apart_ids is not None and apart_values is not None:
-            ids, values = np.concatenate([ids, apart_ids]), np.concatenate([values, apart_values])
-        may_come = values > -np.inf
-        self.apart_ids: Ids = ids[may_come]
-        self.apart_values: Values = values[may_come]
+            may_come = apart_values > -np.inf
+            self.apart_ids, self.apart_values = apart_ids[may_come], apart_values[may_come]
         self._found: LikeliestTokens | None = None
-        self.highest = float(max(self.maxima.max(initial=-np.inf), self.apart_values.max(initial=-np.inf)))
+        if self._first is not None:
+            self.highest = float(self._first.values[0])
+        else:
+            self.highest = float(max(self.maxima.max(), self.apart_values.max(initial=-np.inf)))
+
+    @functools.cached_property
+    def maxima(self) -> Float32Row:
+        """[number of blocks] float32: the largest logit of each block."""
+        return self.bounds if self._hidden is None or not len(self._hidden) else block_maxima(self.row)
 
     def forbids(self, token_id: int) -> bool:
         """Whether a token may not come."""
@@ -106,18 +131,20 @@ class LogitRow:
     def at_least(self, limit: float) -> LikeliestTokens:
         """All tokens whose logit is at least `limit`; with -inf, all that may come."""
         if limit == -np.inf:
-            in_row = np.flatnonzero(self.blocks.reshape(-1) > -np.inf)
+            in_row = np.flatnonzero(self.row > -np.inf)
             return self._sorted(in_row, self.row[in_row], slice(None), limit)
         largest = float(np.finfo(np.float32).max)
         in_float32 = np.float32(max(limit, -largest) if limit <= largest else np.inf)
         if float(in_float32) < limit:  # among float32 values, "at least the limit" begins at the next one
             in_float32 = np.nextafter(in_float32, np.float32(np.inf))
         promising = np.flatnonzero(self.maxima >= in_float32)
-        values = self.blocks.take(promising, axis=1).reshape(-1)  # [BLOCK · promising]
+        num_whole = len(self.row) // BLOCK_TOKENS
+        end, are_whole = num_whole * BLOCK_TOKENS, promising < num_whole
+        values = self.row[:end].reshape(num_whole, BLOCK_TOKENS)[promising[are_whole]].reshape(-1)
+        if not are_whole.all():
+            values = np.concatenate([values, self.row[end:]])  # [up to promising · BLOCK_TOKENS]
         found = np.flatnonzero(values >= in_float32)
-        if len(promising) == 0:
-            return self._sorted(found, values, self.apart_values >= limit, limit)
-        ids = found // len(promising) * len(self.maxima) + promising[found % len(promising)]
+        ids = promising[found // BLOCK_TOKENS] * BLOCK_TOKENS + found % BLOCK_TOKENS
         return self._sorted(ids, values[found], self.apart_values >= limit, limit)
 
     def likeliest(self, count: int) -> LikeliestTokens:
@@ -129,14 +156,23 @@ class LogitRow:
             self._found = self.at_least(self._reached_by(count))
         return self._found
 
+    def first_look(self) -> LikeliestTokens:
+        """Some sixty of the likeliest tokens; more where many are equally likely, all of them in a short row."""
+        if self._first is None:
+            found = self.likeliest(FIRST_LOOK)
+            self._first = found
+            is_short = len(self.row) < SMALLEST_WITH_BLOCKS or (found.is_all and len(found.ids) <= FIRST_LOOK)
+            if not is_short:
+                first = listed_first(found.ids, found.values)
+                self._first = self.at_least(float(found.values[0])) if first is None else first
+        return self._first
+
     def _reached_by(self, count: int) -> float:
         """A logit that at least `count` tokens reach; -inf where there are no so many."""
-        num_blocks = len(self.maxima)
-        if count <= num_blocks:
-            return float(np.partition(self.maxima, num_blocks - count)[num_blocks - count])
-        if count < self.blocks.size:
-            return float(np.partition(self.blocks.reshape(-1), self.blocks.size - count)[self.blocks.size - count])
-        return -math.inf
+        if count >= len(self.row) or len(self.row) < SMALLEST_WITH_BLOCKS:
+            return -math.inf
+        values = self.maxima if count <= len(self.maxima) else self.row
+        return float(np.partition(values, len(values) - count)[len(values) - count])
 
     def _sorted(self, ids: Ids, values: Float32Row, apart: slice | NDArray[np.bool_], limit: float) -> LikeliestTokens:
         ids = np.concatenate([ids, self.apart_ids[apart]])

@@ -6,7 +6,7 @@ candidates.py, whether a token is inside top-p, and by log_probabilities.py. Kno
 A token's weight is exp((logit - highest) / temperature); divided by the sum of all weights it is the probability. The
 likeliest tokens' weights are taken in float64. For the others there are three ways, each closer and dearer:
 
-    ceilings   each block's maximum, BLOCK times: an upper bound, one exponential for 64 tokens
+    ceilings   each block's maximum, BLOCK_TOKENS times: an upper bound, one exponential for 64 tokens
     float32    all of them, within ROUNDING of their sum
     float64    the definition
 """
@@ -19,11 +19,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kaishu.sampling.logit_row import BLOCK, Float32Row, LikeliestTokens, LogitRow, Values
+from kaishu.batch import BLOCK_TOKENS
+from kaishu.sampling.logit_row import Float32Row, LikeliestTokens, LogitRow, Values
 
 # An exponent of at most 104 (beyond, float32 knows only 0) is rounded three times by 2^-24 of itself, the largest logit
 # by at most 1e-5 temperatures, the exponentials and their sum by less than all that.
 ROUNDING = 2.0**-14
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class Mass:
         self.weights = weights_of(likeliest.values, row.highest, temperature)
         self.cumulative: Values = self.weights.cumsum()
         self._apart: Values | None = None
-        self._ceilings: Values | None = None
+        self._ceilings: Values | Float32Row | None = None
+        self._envelope: Values | None = None
         self._rest: Float32Row | None = None
 
     @property
@@ -58,25 +61,37 @@ class Mass:
         """The sum of the likeliest tokens' weights."""
         return float(self.cumulative[-1])
 
-    def ceilings(self) -> Values:
+    def ceilings(self) -> Values | Float32Row:
         """Of every block, a weight that none of its tokens beyond the likeliest exceeds.
 
-        return: [number of blocks] float64, 0 where a block has no such token
+        return: [number of blocks] float32 or float64, 0 where a block has no such token
         """
         if self._ceilings is None:
             if self._fits_float32():
-                highest = np.minimum(self.row.maxima, np.float32(self.likeliest.limit))
-                self._ceilings = (1 + ROUNDING) * self._weights_in_float32(highest).astype(np.float64)
+                highest = np.minimum(self.row.bounds, np.float32(self.likeliest.limit))
+                # Rounded once more, which twice the rounding has room for.
+                self._ceilings = np.float32(1 + 2 * ROUNDING) * self._weights_in_float32(highest)
             else:
-                exact = np.minimum(self.row.maxima.astype(np.float64), self.likeliest.limit)
+                exact = np.minimum(self.row.bounds.astype(np.float64), self.likeliest.limit)
                 self._ceilings = weights_of(exact, self.row.highest, self.temperature)
         return self._ceilings
+
+    def envelope(self) -> Values:
+        """The sums of the ceilings of the first block's tokens, of the first two blocks', …
+
+        return: [number of blocks] float64
+        """
+        if self._envelope is None:
+            self._envelope = BLOCK_TOKENS * self.ceilings().astype(np.float64).cumsum()
+        return self._envelope
 
     def apart(self) -> Values:
         """The weights of the tokens that the row keeps apart.
 
         return: [A] float64, 0 for those among the likeliest
         """
+        if not len(self.row.apart_ids):
+            return self.row.apart_values
         if self._apart is None:
             self._apart = weights_of(self.row.apart_values, self.row.highest, self.temperature)
             self._apart[self.row.apart_values >= self.likeliest.limit] = 0.0
@@ -86,7 +101,7 @@ class Mass:
         """What the mass of all tokens doesn't exceed."""
         if self.likeliest.is_all:
             return self.of_likeliest
-        return self.of_likeliest + float(self.apart().sum()) + BLOCK * float(self.ceilings().sum())
+        return self.of_likeliest + float(self.apart().sum()) + float(self.envelope()[-1])
 
     def total(self) -> float:
         """The mass of all tokens, within ROUNDING of what the likeliest tokens leave."""
@@ -121,8 +136,9 @@ class Mass:
 
     def _fits_float32(self) -> bool:
         # The largest logit itself may need float64; then it is rounded, which mustn't matter.
-        with np.errstate(over="ignore"):
-            off = abs(float(np.float32(self.row.highest)) - self.row.highest)
+        if abs(self.row.highest) > LARGEST_FLOAT32:
+            return False
+        off = abs(float(np.float32(self.row.highest)) - self.row.highest)
         return 1e-3 <= self.temperature <= 1e6 and off <= 1e-5 * self.temperature
 
     def _rest_in_float32(self) -> Float32Row:

@@ -28,7 +28,17 @@ from kaishu.sampling.log_probabilities import (
     scanned_row,
     with_logprobs,
 )
-from kaishu.sampling.logit_row import Float32Row, Ids, LogitRow, Values
+from kaishu.sampling.logit_row import (
+    FIRST_LOOK,
+    SMALLEST_WITH_BLOCKS,
+    Float32Row,
+    Ids,
+    Known,
+    LikeliestTokens,
+    LogitRow,
+    Values,
+    listed_first,
+)
 from kaishu.sampling.params import SamplingParams
 from kaishu.sampling.penalties import ChangedLogits
 
@@ -74,9 +84,8 @@ class Sampler:
 
     @property
     def wants_likeliest(self) -> bool:
-        """Whether a row's likeliest tokens alone probably tell the next token, where no grammar has a say."""
-        is_by_rank = self.params.temperature == 0.0 or self._rules.keep_a_list
-        return is_by_rank and self.params.logprobs is None and not len(self._changed)
+        """Whether it helps to know a row's likeliest tokens, where no grammar has a say."""
+        return self.params.logprobs is None and not len(self._changed)
 
     def sample(
         self, logits: NDArray[np.float32], allowed: Mask | None = None, likeliest: Likeliest | None = None
@@ -95,7 +104,7 @@ class Sampler:
                 raise not_finite()
             if allowed is None and (token_id := self._of_listed(likeliest)) is not None:
                 return self._taken(token_id, None)
-        row, maxima = scanned_row(logits, self._num_token_ids, is_finite=likeliest is not None)
+        row, maxima = scanned_row(logits, self._num_token_ids, likeliest)
         left = self._forbidden.rule(self._num_taken, allowed)
         if left.count == 1:
             return self._taken(left.only_one(), row)
@@ -104,8 +113,10 @@ class Sampler:
             values[left.are_forbidden(ids)] = -np.inf
         kept = row if left.is_all_but_a_few else left.keep(row)
         hidden = left.few_forbidden if ids is None else np.concatenate([left.few_forbidden, ids])
+        first = self._first_look(row, likeliest) if ids is None and allowed is None else None
+        known = Known(maxima, hidden, first) if kept is row else None
         if not len(hidden):
-            token_id, prepared = self._chosen(kept, ids, values, maxima if kept is row else None)
+            token_id, prepared = self._chosen(kept, ids, values, known)
             return self._taken(token_id, row, prepared if kept is row else None)
         if kept is row and not row.flags.writeable:
             kept = row.copy()
@@ -113,19 +124,23 @@ class Sampler:
         before = kept[hidden]
         kept[hidden] = -np.inf
         try:
-            token_id, _ = self._chosen(kept, ids, values)
+            token_id, _ = self._chosen(kept, ids, values, known)
         finally:
             kept[hidden] = before
         return self._taken(token_id, row)
 
     def _of_listed(self, likeliest: Likeliest) -> int | None:
         """return: the next token, if a row's likeliest tokens suffice to choose it"""
-        forbidden = self._forbidden.without_mask(self._num_taken)
-        if not self.wants_likeliest or self._num_token_ids - len(forbidden) <= 1:
+        forbidden, is_greedy = self._forbidden.without_mask(self._num_taken), self.params.temperature == 0.0
+        if not (is_greedy or self._rules.keep_a_list) or not self.wants_likeliest:
             return None
-        ids, logits, is_greedy = likeliest.ids, likeliest.logits, self.params.temperature == 0.0
+        if self._num_token_ids - len(forbidden) <= 1:
+            return None
+        if is_greedy and (first := int(likeliest.ids[0])) not in forbidden:
+            return first
+        ids, logits = likeliest.ids.tolist(), likeliest.logits.tolist()
         are_all = len(ids) == self._num_token_ids
-        if forbidden and not forbidden.isdisjoint(ids[:1] if is_greedy else ids):
+        if not forbidden.isdisjoint(ids):
             left = [place for place, token_id in enumerate(ids) if token_id not in forbidden]
             ids, logits = [ids[place] for place in left], [logits[place] for place in left]
         if not ids or is_greedy:
@@ -133,13 +148,21 @@ class Sampler:
         count = beginning(logits, self._rules, are_all=are_all)
         return None if count is None else draw_listed(ids[:count], logits[:count], self._rules, self._random)
 
+    def _first_look(self, row: Float32Row, likeliest: Likeliest | None) -> LikeliestTokens | None:
+        """return: what a LogitRow would find with its first look, if the executor's list says it"""
+        if likeliest is None or len(likeliest.ids) < FIRST_LOOK or len(row) < SMALLEST_WITH_BLOCKS:
+            return None
+        if not self._forbidden.without_mask(self._num_taken).isdisjoint(likeliest.ids.tolist()):
+            return None
+        return listed_first(likeliest.ids, likeliest.logits)
+
     def _chosen(
-        self, kept: Float32Row, ids: Ids | None, values: Values | None, maxima: Float32Row | None = None
+        self, kept: Float32Row, ids: Ids | None, values: Values | None, known: Known | None
     ) -> tuple[int, LogitRow | None]:
         """return: the token, and what was made of the row to find it"""
         if self.params.temperature == 0.0:
             return _likeliest(kept, ids, values), None
-        prepared = LogitRow(kept, ids, values, maxima=maxima)
+        prepared = LogitRow(kept, ids, values, known)
         return drawn(prepared, self._rules, self._random), prepared
 
     def take(self, token_id: int, logits: NDArray[np.float32] | None = None) -> SampledToken:

@@ -15,6 +15,7 @@ from kaishu.engine.scheduler import Work
 from kaishu.engine.step import compute, cut_apart
 from kaishu.output_format import OutputFormat
 from tests.engine.engine_runs import LivelyExecutor, core_of, job, lively, outcomes
+from tests.likeliest import likeliest_of
 from tests.scripted import ScriptedExecutor, state_of
 
 
@@ -45,11 +46,11 @@ def test_rows_are_cut_apart_as_they_were_wanted() -> None:
 def test_without_work_nothing_is_computed() -> None:
     executor = ScriptedExecutor(lambda context: 0, vocab_size=10)
     assert compute(executor, [], lambda request: False) == [] and executor.steps == []
-    assert cut_apart([], ListsFirst(), 10, lambda request: True) == []
+    assert cut_apart([], KeepsWhatWasAsked(), 10, lambda request: True) == []
 
 
-class ListsFirst:
-    """A finder that lists only the largest logit of a row, and keeps which rows it was asked for."""
+class KeepsWhatWasAsked:
+    """A finder that keeps which rows it was asked for."""
 
     def __init__(self) -> None:
         self.asked: list[list[int]] = []
@@ -57,7 +58,7 @@ class ListsFirst:
     def likeliest(self, logits: NDArray[np.float32], rows: Sequence[int], num_token_ids: int) -> list[Likeliest]:
         self.asked.append(list(rows))
         counted = logits[:, :num_token_ids]
-        return [Likeliest(True, [int(counted[row].argmax())], [float(counted[row].max())]) for row in rows]
+        return [likeliest_of(counted[row]) for row in rows]
 
 
 def test_the_likeliest_tokens_are_looked_for_once_and_where_they_are_wanted() -> None:
@@ -68,7 +69,7 @@ def test_the_likeliest_tokens_are_looked_for_once_and_where_they_are_wanted() ->
         work(2, [6, 1], [2], 0, 2, range(2)),
         work(3, [2, 2], [3], 0, 4, range(1, 4)),
     ]
-    finder = ListsFirst()
+    finder = KeepsWhatWasAsked()
     runs = compute(executor, works, lambda request: False)
     computed = cut_apart(runs, finder, 10, lambda request: request.number != 2)
     assert finder.asked == [[0, 3, 4, 5]]
@@ -89,12 +90,7 @@ class ListingExecutor(LivelyExecutor):
 
     def likeliest(self, logits: NDArray[np.float32], rows: Sequence[int], num_token_ids: int) -> list[Likeliest]:
         self.listed += len(rows)
-        found = []
-        for row in rows:
-            counted = logits[row, :num_token_ids]
-            order = np.lexsort((np.arange(len(counted)), -counted))[:64]
-            found.append(Likeliest(bool(np.isfinite(counted).all()), order.tolist(), counted[order].tolist()))
-        return found
+        return [likeliest_of(logits[row, :num_token_ids]) for row in rows]
 
 
 def test_with_an_executor_that_finds_likeliest_tokens_every_text_is_the_same(byte_tokenizer, byte_compiler) -> None:

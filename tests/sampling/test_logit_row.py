@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kaishu.sampling.logit_row import BLOCK, SMALLEST_WITH_BLOCKS, LogitRow
+from kaishu.batch import BLOCK_TOKENS
+from kaishu.sampling.logit_row import (
+    FIRST_LOOK,
+    SMALLEST_WITH_BLOCKS,
+    Known,
+    LogitRow,
+    block_maxima,
+    listed_first,
+)
 
 
 def make_row(seed: int, size: int, *, kind: str, apart: int) -> tuple[LogitRow, np.ndarray]:
@@ -19,6 +27,10 @@ def make_row(seed: int, size: int, *, kind: str, apart: int) -> tuple[LogitRow, 
     if kind == "mostly forbidden":
         row[rng.random(size) < 0.99] = -np.inf
         row[rng.integers(size)] = 1.0
+    if kind == "few above":
+        row = np.maximum(row, np.sort(row)[-70])
+    if kind == "equal":
+        row[:] = -3
     exact = row.astype(np.float64)
     ids = rng.choice(size, min(apart, size), replace=False)
     values = rng.normal(size=len(ids)) * 3
@@ -27,7 +39,7 @@ def make_row(seed: int, size: int, *, kind: str, apart: int) -> tuple[LogitRow, 
     return LogitRow(row, ids, values), exact
 
 
-SIZES = [1, 63, SMALLEST_WITH_BLOCKS - 1, SMALLEST_WITH_BLOCKS, SMALLEST_WITH_BLOCKS + BLOCK - 1, 9000]
+SIZES = [1, 63, SMALLEST_WITH_BLOCKS - 1, SMALLEST_WITH_BLOCKS, SMALLEST_WITH_BLOCKS + BLOCK_TOKENS - 1, 9000]
 
 
 @settings(deadline=None, max_examples=60)
@@ -56,6 +68,47 @@ def test_the_likeliest_begin_as_the_sorted_row_does(seed, size, kind, apart, cou
 def test_at_least_finds_what_comparing_finds(limit, size) -> None:
     row, exact = make_row(5, size, kind="ties", apart=40)
     assert sorted(row.at_least(limit).ids.tolist()) == np.flatnonzero((exact >= limit) & (exact > -np.inf)).tolist()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    size=st.sampled_from([SMALLEST_WITH_BLOCKS, 9000]),
+    kind=st.sampled_from(["plain", "ties", "mostly forbidden", "few above", "equal"]),
+    apart=st.sampled_from([0, 1, 300]),
+)
+def test_the_first_look_is_what_the_sorted_row_s_beginning_tells(seed, size, kind, apart) -> None:
+    """The tokens above the 64th; where all 64 are equal, all of their equals."""
+    row, exact = make_row(seed, size, kind=kind, apart=apart)
+    order = np.lexsort((np.arange(size), -exact))
+    lowest = exact[order[FIRST_LOOK - 1]]
+    wanted = exact > lowest if exact.max() > lowest else exact == lowest
+    look = row.first_look()
+    assert look.ids.tolist() == order[: wanted.sum()].tolist() and np.array_equal(look.values, exact[look.ids])
+    others = exact[order[wanted.sum() :]]
+    assert ((others < look.limit) | (others == -np.inf)).all() and (look.values >= look.limit).all()
+    top = order[: FIRST_LOOK + 5]
+    listed = listed_first(top, exact[top])
+    assert listed is None if exact.max() == lowest else listed is not None and listed.ids.tolist() == look.ids.tolist()
+
+
+def test_the_first_look_at_a_short_row_sees_all() -> None:
+    for size in (1, 5, SMALLEST_WITH_BLOCKS - 1):
+        row, exact = make_row(3, size, kind="ties", apart=1)
+        assert row.first_look().is_all and len(row.first_look().ids) == np.isfinite(exact).sum()
+
+
+@pytest.mark.parametrize("size", [1, BLOCK_TOKENS - 1, BLOCK_TOKENS, 5000, 9024])
+def test_maxima_are_those_of_the_blocks_also_after_a_change(size, rng) -> None:
+    row = rng.normal(size=size).astype(np.float32)
+    before = [row[start : start + BLOCK_TOKENS].max() for start in range(0, size, BLOCK_TOKENS)]
+    known = Known(block_maxima(row), hidden=np.array([row.argmax()]))
+    assert known.maxima.tolist() == before
+    row[known.hidden] = -np.inf if size > 1 else -5
+    after = [row[start : start + BLOCK_TOKENS].max() for start in range(0, size, BLOCK_TOKENS)]
+    changed = LogitRow(row, known=known)
+    assert changed.maxima.tolist() == after and (changed.bounds >= changed.maxima).all()
+    assert changed.highest == row.max()
 
 
 def test_a_limit_between_two_float32_numbers_is_not_rounded() -> None:

@@ -6,7 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
+from kaishu.batch import BLOCK_TOKENS
 from kaishu.sampling.logit_row import LogitRow
 from kaishu.sampling.mass import ROUNDING, Mass, weights_of
 
@@ -54,8 +56,9 @@ def test_ceilings_are_above_every_token_that_is_not_listed(temperature) -> None:
     mass, exact = make_mass("usual", temperature)
     exact[mass.row.apart_ids] = -np.inf
     exact[mass.likeliest.ids] = -np.inf
-    weights = weights_of(exact, mass.row.highest, temperature)[: mass.row.blocks.size].reshape(mass.row.blocks.shape)
-    assert (weights <= mass.ceilings()).all()
+    weights = weights_of(exact, mass.row.highest, temperature)
+    assert (weights <= np.repeat(mass.ceilings(), BLOCK_TOKENS)[: len(weights)]).all()
+    assert_allclose(mass.envelope(), np.cumsum(BLOCK_TOKENS * mass.ceilings(), dtype=np.float64))
 
 
 def test_extreme_temperatures_give_weights_of_zero_and_one() -> None:

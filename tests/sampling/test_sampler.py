@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from kaishu.batch import Likeliest
 from kaishu.config import GenerationDefaults
 from kaishu.errors import NumericalError
 from kaishu.sampling import Sampler, SamplingParams
+from tests.likeliest import likeliest_of
 from tests.sampling.definition import changed, chi_square_is_small, distribution, either_side, mask_of
 
 
@@ -351,6 +351,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"min_p": 0.05, "top_p": 0.9},
     {"top_p": 0.7},
     {"temperature": 1.0},
+    {"temperature": 2.0, "top_p": 0.3},
     {"temperature": 0, "logprobs": 3},
     {"top_k": 20, "logprobs": 3},
     {"temperature": 0, **PENALTIES},
@@ -363,7 +364,7 @@ SETTINGS: list[dict[str, Any]] = [
 @given(
     fields=st.sampled_from(SETTINGS),
     size=st.sampled_from([1, 2, 3, 24, 63, 64, 65, 300, 5000]),
-    kind=st.sampled_from(["drawn", "ties", "all equal", "not finite"]),
+    kind=st.sampled_from(["drawn", "ties", "all equal", "few above", "not finite"]),
     rules=st.fixed_dictionaries({"min_tokens": st.integers(0, 4), "ignore_eos": st.booleans()}),
     num_ends=st.integers(0, 3),
     has_mask=st.booleans(),
@@ -373,6 +374,8 @@ def test_who_knows_the_likeliest_tokens_gets_the_same_ones(fields, size, kind, r
     rng = np.random.default_rng(seed)
     rows = (rng.normal(size=(6, size + 3)) * 3).astype(np.float32)
     rows = np.round(rows) if kind == "ties" else np.zeros_like(rows) if kind == "all equal" else rows
+    if kind == "few above":
+        rows = np.maximum(rows, np.sort(rows, axis=1)[:, -min(70, size) :][:, :1])
     if kind == "not finite":
         rows[3, rng.integers(size)] = rng.choice([np.nan, np.inf, -np.inf])
     # The likeliest tokens may be ends, and there may be so many of those that the list hasn't enough others.
@@ -395,13 +398,6 @@ def _outcomes(sampler: Sampler, rows: np.ndarray, mask: Any, is_told: bool) -> l
     return [*outcomes, random_state(sampler)]
 
 
-def likeliest_of(row: np.ndarray) -> Likeliest:
-    if not np.isfinite(row).all():
-        return Likeliest(False, [], [])
-    order = np.lexsort((np.arange(len(row)), -row))[:64]
-    return Likeliest(True, order.tolist(), row[order].tolist())
-
-
 @pytest.mark.parametrize("fields", [{"temperature": 0}, {"top_k": 20, "top_p": 0.9}, {"min_p": 0.3}])
 def test_who_knows_the_likeliest_tokens_needs_no_row(fields, rng) -> None:
     row = (rng.normal(size=5000) * 4).astype(np.float32)
@@ -412,5 +408,6 @@ def test_who_knows_the_likeliest_tokens_needs_no_row(fields, rng) -> None:
 
 
 def test_whom_the_likeliest_tokens_tell_nothing_does_not_ask() -> None:
-    for fields in ({}, {"top_p": 0.9}, {"temperature": 0, "logprobs": 0}, {"top_k": 3, "logit_bias": {1: 2}}):
+    for fields in ({"logprobs": 0}, {"temperature": 0, "logprobs": 0}, {"top_k": 3, "logit_bias": {1: 2}}):
         assert not make_sampler(**fields).wants_likeliest
+    assert make_sampler().wants_likeliest and make_sampler(top_p=0.9).wants_likeliest
