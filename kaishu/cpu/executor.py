@@ -40,7 +40,7 @@ STEP_PROBLEMS = {  # what plan_step returns; not in its own file, which would im
     -3: "the page table has only pages that exist",
     -4: "logits are wanted only for rows of the step",
 }
-LIKELIEST = Entry("likeliest", "kaishu.cpu.likeliest", "likeliest", (None,) * 11)
+LIKELIEST = Entry("likeliest", "kaishu.cpu.likeliest", "likeliest", (None,) * 13)
 LISTED = 64  # as in likeliest.py, which would import Numba
 PLAN_STEP = Entry("plan_step", "kaishu.cpu.step_plan", "plan_step", (MODEL, STEP, None, None, None, None))
 
@@ -82,6 +82,8 @@ class CpuExecutor:
         self._model_address, self._pages_address = address(self._model), address(self._pages)
         self._shared = shared_state(num_stages(layout.config.num_hidden_layers), ranks.count)
         self._buffers = StepBuffers(layout, ranks.count, self._tile_rows)
+        nothing = np.zeros((0, 0), np.float32)
+        self._latest = weakref.ref(nothing), nothing  # the logits of the latest step, and the maxima of their blocks
 
     @classmethod
     def from_checkpoint(
@@ -174,9 +176,11 @@ class CpuExecutor:
 
         return: [R, V] float32
         """
-        shape = len(batch.logit_rows), self._layout.packed[self._layout.head].padded_rows
-        logits = np.empty(shape, np.float32)  # so that it needn't be copied: with 32 rows that would be 19 MB
-        self._compute(batch, logits)
+        rows, columns = len(batch.logit_rows), self._layout.packed[self._layout.head].padded_rows
+        logits = np.empty((rows, columns), np.float32)  # so that it needn't be copied: with 32 rows that would be 19 MB
+        maxima = np.empty((rows, -(-columns // BLOCK_TOKENS)), np.float32)
+        self._compute(batch, (logits, maxima))
+        self._latest = weakref.ref(logits), maxima
         return logits[:, : self.vocab_size]
 
     def hidden(self, batch: TokenBatch) -> NDArray[np.float32]:
@@ -197,9 +201,10 @@ class CpuExecutor:
     def likeliest(self, logits: NDArray[np.float32], rows: Sequence[int], num_token_ids: int) -> list[Likeliest]:
         """Find the likeliest tokens of some rows, LISTED of each if there are so many.
 
-        logits: [R, V] float32, from `step`
+        logits: [R, V] float32, from `step`; of the latest one, if unchanged, the maxima are known already
         return: a list for each of `rows`
         """
+        known = self._known_maxima(logits)
         count, listed, wanted = len(rows), min(LISTED, num_token_ids), np.array(rows, np.int32)
         assert all(0 <= row < len(logits) for row in rows), "rows of these logits"
         assert 0 < num_token_ids <= logits.shape[1], "tokens of these rows"
@@ -211,7 +216,7 @@ class CpuExecutor:
         self._shared[COUNTERS:] = 0
         kernel, shared, width = self._likeliest, address(self._shared), logits.strides[0] // logits.itemsize
         found = map(address, (maxima, values, ids, finite))
-        records = logits.ctypes.data, width, address(wanted), count, num_token_ids, *found
+        records = logits.ctypes.data, width, *known, address(wanted), count, num_token_ids, *found
         if count > 1:
             self._ranks.run(lambda rank: kernel(rank, shared, *records))
         else:
@@ -220,18 +225,30 @@ class CpuExecutor:
         lists = zip(finite.tolist(), listed_ids, logits_listed, maxima, strict=True)
         return [Likeliest(True, *own) if is_finite else Likeliest.of_no_finite_row() for is_finite, *own in lists]
 
-    def _compute(self, batch: TokenBatch, logits: NDArray[np.float32] | None) -> NDArray[np.int32]:
+    def _known_maxima(self, logits: NDArray[np.float32]) -> tuple[int, int]:
+        """return: MATRIX of the blocks' maxima, if these are the logits of the latest step; otherwise zeros"""
+        latest, maxima = self._latest
+        whole = latest()
+        if whole is None:
+            return 0, 0
+        old, new = ((a.ctypes.data, len(a), a.strides) for a in (whole, logits))
+        return matrix(maxima) if logits.base is whole and old == new else (0, 0)
+
+    def _compute(
+        self, batch: TokenBatch, answer: tuple[NDArray[np.float32], NDArray[np.float32]] | None
+    ) -> NDArray[np.int32]:
         """Run the kernels; what they leave is in the buffers until the next step.
 
-        logits: [R, padded V] float32, written; None for no head
+        answer: [R, padded V] float32 for the logits, and [R, blocks] float32 for the maxima of the blocks of each row;
+                None for no head
         return: [R], the rows of the buffers that are the wanted ones
         """
-        step, arrays = self._step_record(batch, logits)
+        step, arrays = self._step_record(batch, answer)
         pieces = self._planned(step)
         last, wanted, more_arrays = batch, step, arrays
         if len(batch.logit_rows) < len(batch.token_ids):
             last = wanted_rows(batch)
-            wanted, more_arrays = self._step_record(last, logits)
+            wanted, more_arrays = self._step_record(last, answer)
             pieces = max(pieces, self._planned(wanted))
         self._buffers.make_room(len(batch.token_ids), len(batch.logit_rows), pieces)
         self._shared[COUNTERS:] = 0
@@ -275,7 +292,7 @@ class CpuExecutor:
         self._ranks.close()
 
     def _step_record(
-        self, batch: TokenBatch, logits: NDArray[np.float32] | None
+        self, batch: TokenBatch, answer: tuple[NDArray[np.float32], NDArray[np.float32]] | None
     ) -> tuple[Any, list[NDArray[np.int32]]]:
         """return: STEP, with room for what plan_step fills in, and the arrays it points to"""
         tokens, sequences = len(batch.token_ids), len(batch.query_starts) - 1
@@ -286,8 +303,8 @@ class CpuExecutor:
         sequence_of, piece_starts, all_rows = start, start + 4 * tokens, start + 4 * (tokens + sequences + 1)
         sizes = tokens, sequences, batch.page_table.shape[1], len(batch.logit_rows)
         tables = (*map(address, arrays), sequence_of, piece_starts, all_rows)
-        answer = (0, 0) if logits is None else matrix(logits)
-        return np.array((*tables, answer, *sizes), STEP), [*arrays, filled_in]
+        results = ((0, 0), (0, 0)) if answer is None else map(matrix, answer)
+        return np.array((*tables, *results, *sizes), STEP), [*arrays, filled_in]
 
 
 def _model_record(layout: Layout, memory: NDArray[np.uint8]) -> tuple[Any, list[NDArray[Any]]]:

@@ -31,12 +31,13 @@ from kaishu.cpu.layout import (
     UP,
     VALUE,
 )
+from kaishu.cpu.likeliest import BLOCK, keep_maxima
 from kaishu.cpu.linear import layer_field, linear_blocks, linear_field
 from kaishu.cpu.norm import prepare, rms_norm
 from kaishu.cpu.page_access import clear_values, keep_key, keep_value, place_of
 from kaishu.cpu.ragged_attention import attend_pieces, join_segments
 from kaishu.cpu.rope import rotary_row, rotate
-from kaishu.cpu.vector import KERNEL, floats_at, int32_at, int64_at, lanes, load, store
+from kaishu.cpu.vector import KERNEL, floats_at, int32_at, int64_at, lanes, load, moved, store
 
 
 @njit(**KERNEL)
@@ -69,9 +70,9 @@ def forward(rank, ranks, shared, model, step, wanted, buffers, pages):
             mixture_of_experts(rank, ranks, shared, stage + 8, model, layer, step.tokens, buffers)
         else:
             _feed_forward_block(rank, ranks, shared, stage + 8, model, step, buffers, layer)
-    stage, norm = 1 + model.num_layers * STAGES, _norm_place(model, model.num_layers, INPUT_NORM)
-    _normalise(model, buffers, norm, step.logit_rows, step.num_logit_rows, shared, stage, ranks)
     if step.logits.at != 0:
+        stage, norm = 1 + model.num_layers * STAGES, _norm_place(model, model.num_layers, INPUT_NORM)
+        _normalise(model, buffers, norm, step.logit_rows, step.num_logit_rows, shared, stage, ranks)
         _predict(rank, model, buffers, step, shared, stage + 1, ranks)
 
 
@@ -352,10 +353,17 @@ def _feed(rank, model, buffers, layer, tokens, shared, stage, ranks):
 
 @njit(**KERNEL)
 def _predict(rank, model, buffers, step, shared, stage, ranks):
-    """The head, for the rows asked."""
-    blocks = linear_field(model, model.head, BLOCKS)
-    at_once = _pieces(blocks, 8 * ranks, 2)
-    first, last = claim_near(rank, ranks, shared, stage, at_once, blocks)
-    while first < blocks:
-        linear_blocks(model, model.head, first, last, buffers.normed, 0, step.num_logit_rows, step.logits, 0)
-        first, last = claim_near(rank, ranks, shared, stage, at_once, blocks)
+    """The head, for the rows asked, and the maximum of each block of tokens, while it is in the cache. A piece is one
+    such block."""
+    blocks, each = linear_field(model, model.head, BLOCKS), BLOCK // lanes()
+    total = (blocks + each - 1) // each
+    at_once = _pieces(total, 8 * ranks, 2)
+    first, last = claim_near(rank, ranks, shared, stage, at_once, total)
+    while first < total:
+        stop = min(last * each, blocks)
+        linear_blocks(model, model.head, first * each, stop, buffers.normed, 0, step.num_logit_rows, step.logits, 0)
+        for row in range(step.num_logit_rows):
+            logits = moved(floats_at(step.logits.at), row * step.logits.width + first * BLOCK)
+            maxima = moved(floats_at(step.maxima.at), row * step.maxima.width + first)
+            keep_maxima(logits, stop // each - first, maxima)
+        first, last = claim_near(rank, ranks, shared, stage, at_once, total)

@@ -3,10 +3,11 @@
 Owns that search. Knows nothing of requests: which of the listed tokens may come, and which is drawn, is
 kaishu/sampling's. Ranks claim whole rows. Called by executor.py after a step; a single row isn't worth waking anybody.
 
-One pass over a row keeps the maximum of each block of 64 tokens. The LISTED-th largest of the maxima is a logit that so
-many tokens reach, so that only blocks that reach it are looked at again: about LISTED of 2,370.
+The head keeps the maximum of each block of 64 tokens while their logits are still in the cache (forward.py). The
+LISTED-th largest of the maxima is a logit that so many tokens reach, so that only blocks that reach it are looked at
+again: about LISTED of 2,370.
 
-A row is finite if its sum of 0·x is: 0·∞ and 0·NaN aren't numbers, and stay in the sum, one instruction a vector.
+A block is finite if its sum of 0·x is: 0·∞ and 0·NaN aren't numbers, and stay in the sum, one instruction a vector.
 """
 
 from __future__ import annotations
@@ -14,19 +15,32 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from kaishu.batch import BLOCK_TOKENS
 from kaishu.cpu.barriers import claim
-from kaishu.cpu.vector import INLINE, KERNEL, at_least, floats_at, fma, int32_at, lanes, load, max_lanes, moved, splat
+from kaishu.cpu.vector import (
+    INLINE,
+    KERNEL,
+    at_least,
+    floats_at,
+    fma,
+    int32_at,
+    lanes,
+    load,
+    max_lanes,
+    moved,
+    splat,
+    sum_lanes,
+)
 
 LISTED = 64  # tokens of a row; kaishu/sampling asks for at most so many
-BLOCK = BLOCK_TOKENS  # four cache lines
+BLOCK = 64  # BLOCK_TOKENS of batch.py; not imported, since compiled kernels are kept as long as their own files are
 
 
 @njit(**KERNEL)
-def likeliest(rank, shared, logits, width, wanted, rows, tokens, maxima, values, ids, finite):
+def likeliest(rank, shared, logits, width, known, known_width, wanted, rows, tokens, maxima, values, ids, finite):
     """List the likeliest tokens of the rows that this rank claims, likeliest first, equal ones by id.
 
     logits: the address of float32, row by row, `width` from one row to the next, of which the first `tokens` count
+    known:  the address of what `keep_maxima` left of the same rows, `known_width` from one to the next; 0 if nothing
     wanted: the address of [rows] int32: which rows
     maxima: the address of [rows, tokens / BLOCK rounded up] float32, which get the largest logit of each block
     values: the address of [rows, LISTED] float32, which get the logits
@@ -36,8 +50,17 @@ def likeliest(rank, shared, logits, width, wanted, rows, tokens, maxima, values,
     blocks = (tokens + BLOCK - 1) // BLOCK
     row = claim(shared, 0, 1)
     while row < rows:
-        at, own = moved(floats_at(logits), int32_at(wanted)[row] * width), floats_at(maxima + row * blocks * 4)
-        int32_at(finite)[row] = keep_maxima(at, tokens, own)
+        place = int32_at(wanted)[row]
+        at, own = moved(floats_at(logits), place * width), floats_at(maxima + row * blocks * 4)
+        if known != 0:
+            took = floats_at(known + place * known_width * 4)
+            for block in range(tokens // BLOCK):
+                own[block] = took[block]
+        else:
+            keep_maxima(at, tokens // BLOCK, own)
+        if tokens % BLOCK > 0:
+            keep_last_maximum(at, tokens, own)
+        int32_at(finite)[row] = are_finite(own, blocks)
         if int32_at(finite)[row]:
             list_row(at, tokens, own, floats_at(values + row * LISTED * 4), int32_at(ids + row * LISTED * 4))
         row = claim(shared, 0, 1)
@@ -45,38 +68,38 @@ def likeliest(rank, shared, logits, width, wanted, rows, tokens, maxima, values,
 
 
 @njit(**KERNEL)
-def keep_maxima(row, tokens, maxima):
-    """Keep the maximum of each block of a row; the last one may be shorter.
-
-    return: 1 if all logits are finite, otherwise 0
-    """
-    zero, whole = splat(np.float32(0.0)), tokens // BLOCK
-    a = b = c = d = zero
-    for block in range(whole):
+def keep_maxima(logits, blocks, maxima):
+    """Write the maximum of each of some blocks of logits, or NaN where one of them isn't finite."""
+    zero = splat(np.float32(0.0))
+    for block in range(blocks):
         start = block * BLOCK
-        largest = load(row, start)
-        more = load(row, start + lanes())
-        for place in range(start, start + BLOCK, 4 * lanes()):
-            first, second = load(row, place), load(row, place + lanes())
-            third, fourth = load(row, place + 2 * lanes()), load(row, place + 3 * lanes())
-            largest, more = at_least(at_least(largest, first), third), at_least(at_least(more, second), fourth)
-            a, b, c, d = fma(first, zero, a), fma(second, zero, b), fma(third, zero, c), fma(fourth, zero, d)
-        maxima[block] = max_lanes(at_least(largest, more))
-    zeros = max_lanes(a) + max_lanes(b) + max_lanes(c) + max_lanes(d)
-    if whole * BLOCK < tokens:
-        zeros += keep_last_maximum(row, whole * BLOCK, tokens, maxima, whole)
-    return 1 if zeros == np.float32(0.0) else 0
+        largest, more = load(logits, start), load(logits, start + lanes())
+        zeros, others = zero, zero
+        for place in range(start, start + BLOCK, 2 * lanes()):
+            first, second = load(logits, place), load(logits, place + lanes())
+            largest, more = at_least(largest, first), at_least(more, second)
+            zeros, others = fma(first, zero, zeros), fma(second, zero, others)
+        maxima[block] = max_lanes(at_least(largest, more)) + sum_lanes(zeros + others)
 
 
 @njit(**KERNEL)
-def keep_last_maximum(row, start, end, maxima, block):
-    """The same for a block that isn't whole. return: the sum of 0·x"""
+def keep_last_maximum(row, tokens, maxima):
+    """The same for the last tokens of a row, which don't fill a block."""
+    start = tokens // BLOCK * BLOCK
     largest, zeros = row[start], np.float32(0.0)
-    for token in range(start, end):
+    for token in range(start, tokens):
         zeros += row[token] * np.float32(0.0)
         largest = max(largest, row[token])
-    maxima[block] = largest
-    return zeros
+    maxima[tokens // BLOCK] = largest + zeros
+
+
+@njit(**KERNEL)
+def are_finite(maxima, blocks):
+    """Whether no maximum is NaN. return: 1 or 0"""
+    zeros = np.float32(0.0)
+    for block in range(blocks):
+        zeros += maxima[block] * np.float32(0.0)
+    return 1 if zeros == np.float32(0.0) else 0
 
 
 @njit(**KERNEL)

@@ -56,6 +56,7 @@ MODEL = np.dtype(
 #   piece_starts: [B + 1] int32, the first piece of attention of each sequence
 #   all_rows:     [T] int32, 0 to T - 1
 #   logits:       [R, V] float32, where the answer goes; at 0 for no answer
+#   maxima:       [R, V / 64 rounded up] float32, beside it the largest logit of each block, see likeliest.py
 STEP = np.dtype(
     [
         ("token_ids", "i8"),
@@ -67,6 +68,7 @@ STEP = np.dtype(
         ("piece_starts", "i8"),
         ("all_rows", "i8"),
         ("logits", MATRIX),
+        ("maxima", MATRIX),
         ("tokens", "i8"),
         ("sequences", "i8"),
         ("table_width", "i8"),

@@ -91,7 +91,7 @@ def test_attention_is_the_equation_of_its_own_queries_keys_and_values(kv, kind, 
     ids, position = random_ids(256, sum(CHUNKS)), 0
     assert len(ids) > 2 * SEGMENT
     for count in CHUNKS:
-        executor.step(pack([SequenceTokens(ids[position : position + count], position, pages, ())]))
+        executor.step(pack([SequenceTokens(ids[position : position + count], position, pages, range(count))]))
         if position + count > 20:  # the earlier ones are short
             queries, keys, values, attended = last_layer(model, executor, pages, count)
             expected, allowed = attended_exactly(queries, keys, values, position, model.config.sliding_window(0))
@@ -103,7 +103,7 @@ def test_attention_is_the_equation_of_its_own_queries_keys_and_values(kv, kind, 
 def test_a_query_that_sees_one_key_gets_its_value(packed, start):
     model = packed("dense_untied", dtype="bfloat16", num_hidden_layers=1)
     executor = start(model)
-    executor.step(pack([SequenceTokens([5], 0, [2], ())]))
+    executor.step(pack([SequenceTokens([5], 0, [2])]))
     _, _, values, attended = last_layer(model, executor, [2], 1)
     group = model.config.queries_per_key
     assert np.array_equal(attended[0], np.repeat(values[0], group, axis=0).ravel())
@@ -120,7 +120,7 @@ def test_scores_far_apart_neither_overflow_nor_vanish(packed, start):
         memory[offset : offset + 4 * model.config.head_dim].view(np.float32)[:] *= 12
     model = replace(model, memory=memory)
     executor, ids, pages = start(model), random_ids(256, 300), list(range(10))
-    executor.step(pack([SequenceTokens(ids, 0, pages, ())]))
+    executor.step(pack([SequenceTokens(ids, 0, pages, range(300))]))
     queries, keys, values, attended = last_layer(model, executor, pages, 300)
     scores = np.einsum("hd,skd->hs", queries[-1], keys) / np.sqrt(32)
     assert np.abs(scores).max() > 200

@@ -44,7 +44,7 @@ class Routed:
 
 
 def routed(executor: CpuExecutor, model: PackedModel, ids: list[int]) -> Routed:
-    executor.step(pack([SequenceTokens(ids, 0, range(executor.num_pages), ())]))
+    executor.hidden(pack([SequenceTokens(ids, 0, range(executor.num_pages), range(len(ids)))]))  # no norm after it
     config, count = model.config, len(ids)
     return Routed(
         chosen=matrix_after(executor, "chosen", count, np.int64),
@@ -178,8 +178,8 @@ def test_a_token_that_is_no_number_is_sent_somewhere_and_spoils_no_other(one_lay
     executor, ids = start(model), random_ids(256, TOKENS)
 
     def hidden_after(*last: int) -> np.ndarray:
-        others = [SequenceTokens([token], 0, (11,), ()) for token in last]
-        executor.step(pack([SequenceTokens(ids, 0, range(10), ()), *others]))
+        others = [SequenceTokens([token], 0, (11,)) for token in last]
+        executor.step(pack([SequenceTokens(ids, 0, range(10), range(len(ids))), *others]))
         return matrix_after(executor, "hidden", TOKENS + len(last))[:, :64]
 
     expected, found = hidden_after(), hidden_after(300)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kaishu.batch import BLOCK_TOKENS, SequenceTokens, pack
 from kaishu.cpu.executor import LISTED as KNOWN_LISTED
 from kaishu.cpu.executor import CpuExecutor
 from kaishu.cpu.likeliest import BLOCK, LISTED
 from tests.likeliest import likeliest_of
+from tests.reference.parity import random_ids
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def rows_of(kind: str, rng: np.random.Generator, shape: tuple[int, int]) -> np.n
 
 
 def test_the_executor_knows_how_many_the_kernel_lists() -> None:
-    assert KNOWN_LISTED == LISTED
+    assert KNOWN_LISTED == LISTED and BLOCK == BLOCK_TOKENS
 
 
 @on_ranks
@@ -99,3 +101,35 @@ def test_only_the_rows_that_are_wanted_are_looked_at(executor, rng) -> None:
         executor.likeliest(rows, [9], 5_000)
     with pytest.raises(AssertionError, match="tokens of these rows"):
         executor.likeliest(rows, [0], 5_001)
+
+
+@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("vocab_size", [512, 1000])
+def test_of_the_latest_step_the_head_has_kept_the_maxima(
+    weights, threads, vocab_size, packed, start, monkeypatch
+) -> None:
+    """They are used for its logits whole, and for nothing that only lies in the same memory."""
+    executor = start(packed("dense_tied", weights, vocab_size=vocab_size), threads=threads)
+    looked_through: list[bool] = []
+    known = CpuExecutor._known_maxima
+    monkeypatch.setattr(
+        CpuExecutor,
+        "_known_maxima",
+        lambda self, logits: looked_through.append((found := known(self, logits)) == (0, 0)) or found,
+    )
+    for rows in (1, 5, 40):
+        batch = pack([SequenceTokens(random_ids(vocab_size, 40, seed=rows), 0, range(2), range(rows))])
+        earlier, logits = executor.step(batch), executor.step(batch)
+        for tokens in (vocab_size, vocab_size - 1, 448, 70, 64, 3):
+            for some, is_known in [
+                (logits, True),
+                (earlier, False),
+                (logits.copy(), False),
+                (logits[rows // 2 :], rows == 1),
+            ]:
+                for found, row in zip(executor.likeliest(some, range(len(some)), tokens), some, strict=True):
+                    expected = likeliest_of(row[:tokens])
+                    assert found.is_finite and found.ids.tolist() == expected.ids.tolist()
+                    assert found.maxima.tolist() == expected.maxima.tolist()
+                assert looked_through.pop() != is_known

@@ -26,7 +26,7 @@ def plan(sequences, *, heads=6, key_heads=2, logit_rows=None):
     tables = [np.full(size, -7, np.int32) for size in (tokens, batch.num_sequences + 1, tokens)]
     given = [batch.token_ids, batch.positions, batch.query_starts, batch.page_table, rows]
     sizes = tokens, batch.num_sequences, batch.page_table.shape[1], len(rows)
-    step = np.array((*map(address, [*given, *tables]), (0, 0), *sizes), STEP)
+    step = np.array((*map(address, [*given, *tables]), (0, 0), (0, 0), *sizes), STEP)
     fields = dict.fromkeys(MODEL.names, 0) | {"num_heads": heads, "num_key_value_heads": key_heads}
     return planned(record(MODEL, fields), step, VOCAB, PAGES, PAGE_TOKENS, TILE), *tables
 
