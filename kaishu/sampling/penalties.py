@@ -40,6 +40,10 @@ class ChangedLogits:
         """How many tokens' logits are changed."""
         return len(self._places)
 
+    def __contains__(self, token_id: int) -> bool:
+        """Whether a token's logit is changed."""
+        return token_id in self._places
+
     def remember(self, token_id: int) -> None:
         """Note that a token is in the output."""
         if not self._has_penalties:

@@ -11,6 +11,7 @@ grammar leaves one token may `take` it and save the model's step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -85,7 +86,7 @@ class Sampler:
     @property
     def wants_likeliest(self) -> bool:
         """Whether it helps to know a row's likeliest tokens, where no grammar has a say."""
-        return self.params.logprobs is None and not len(self._changed)
+        return self.params.logprobs is None
 
     def sample(
         self, logits: NDArray[np.float32], allowed: Mask | None = None, likeliest: Likeliest | None = None
@@ -102,7 +103,7 @@ class Sampler:
         if likeliest is not None:
             if not likeliest.is_finite:
                 raise not_finite()
-            if allowed is None and (token_id := self._of_listed(likeliest)) is not None:
+            if allowed is None and (token_id := self._of_listed(logits, likeliest)) is not None:
                 return self._taken(token_id, None)
         row, maxima = scanned_row(logits, self._num_token_ids, likeliest)
         left = self._forbidden.rule(self._num_taken, allowed)
@@ -129,17 +130,19 @@ class Sampler:
             kept[hidden] = before
         return self._taken(token_id, row)
 
-    def _of_listed(self, likeliest: Likeliest) -> int | None:
-        """return: the next token, if a row's likeliest tokens suffice to choose it"""
+    def _of_listed(self, row: Float32Row, likeliest: Likeliest) -> int | None:
+        """return: the next token, if a row's likeliest tokens suffice to choose it, and those that were changed"""
         forbidden, is_greedy = self._forbidden.without_mask(self._num_taken), self.params.temperature == 0.0
         if not (is_greedy or self._rules.keep_a_list) or not self.wants_likeliest:
             return None
         if self._num_token_ids - len(forbidden) <= 1:
             return None
-        if is_greedy and (first := int(likeliest.ids[0])) not in forbidden:
+        if is_greedy and not len(self._changed) and (first := int(likeliest.ids[0])) not in forbidden:
             return first
         ids, logits = likeliest.ids.tolist(), likeliest.logits.tolist()
         are_all = len(ids) == self._num_token_ids
+        if len(self._changed):
+            ids, logits = self._with_changed(row, ids, logits, lowest=-math.inf if are_all else logits[-1])
         if not forbidden.isdisjoint(ids):
             left = [place for place, token_id in enumerate(ids) if token_id not in forbidden]
             ids, logits = [ids[place] for place in left], [logits[place] for place in left]
@@ -147,6 +150,22 @@ class Sampler:
             return ids[0] if ids else None
         count = beginning(logits, self._rules, are_all=are_all)
         return None if count is None else draw_listed(ids[:count], logits[:count], self._rules, self._random)
+
+    def _with_changed(
+        self, row: Float32Row, ids: list[int], logits: list[float], lowest: float
+    ) -> tuple[list[int], list[float]]:
+        """The list as it is after biases and penalties, as far down as it is known.
+
+        lowest: no token that isn't listed has a larger logit
+        return: all tokens whose logit is larger than that, likeliest first, equal ones by id; theirs
+        """
+        changed_ids, values = self._changed.changed(row)
+        are_known = values > lowest
+        found = list(zip((-values[are_known]).tolist(), changed_ids[are_known].tolist(), strict=True))
+        listed = zip(ids, logits, strict=True)
+        found += [(-logit, token_id) for token_id, logit in listed if logit > lowest and token_id not in self._changed]
+        found.sort()
+        return [token_id for _, token_id in found], [-negated for negated, _ in found]
 
     def _first_look(self, row: Float32Row, likeliest: Likeliest | None) -> LikeliestTokens | None:
         """return: what a LogitRow would find with its first look, if the executor's list says it"""

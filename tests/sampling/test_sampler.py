@@ -356,7 +356,11 @@ SETTINGS: list[dict[str, Any]] = [
     {"top_k": 20, "logprobs": 3},
     {"temperature": 0, **PENALTIES},
     {"top_k": 20, **PENALTIES},
+    {"min_p": 0.2, **PENALTIES},
+    {"temperature": 1.0, **PENALTIES},
+    {"top_p": 0.7, **PENALTIES},
     {"temperature": 0, "logit_bias": {0: 1.5, 2: -3}},
+    {"top_k": 20, "logit_bias": dict.fromkeys(range(0, 5000, 7), -4.0) | dict.fromkeys(range(3, 5000, 500), 3.0)},
 ]
 
 
@@ -408,6 +412,7 @@ def test_who_knows_the_likeliest_tokens_needs_no_row(fields, rng) -> None:
 
 
 def test_whom_the_likeliest_tokens_tell_nothing_does_not_ask() -> None:
-    for fields in ({"logprobs": 0}, {"temperature": 0, "logprobs": 0}, {"top_k": 3, "logit_bias": {1: 2}}):
+    for fields in ({"logprobs": 0}, {"temperature": 0, "logprobs": 0}):
         assert not make_sampler(**fields).wants_likeliest
-    assert make_sampler().wants_likeliest and make_sampler(top_p=0.9).wants_likeliest
+    for fields in ({}, {"top_p": 0.9}, {"top_k": 3, "logit_bias": {1: 2}}):
+        assert make_sampler(**fields).wants_likeliest
