@@ -16,7 +16,7 @@ from kaishu.cpu.barriers import barrier, claim
 from kaishu.cpu.exponential import exponential
 from kaishu.cpu.feed_forward import gated_blocks
 from kaishu.cpu.layout import BLOCKS, DOWN, GATE, INPUTS, ROUTER, UP
-from kaishu.cpu.linear import layer_field, linear_blocks, linear_field
+from kaishu.cpu.linear import layer_field, linear_blocks, linear_field, linear_runs
 from kaishu.cpu.norm import prepare
 from kaishu.cpu.vector import KERNEL, floats_at, int8_at, int32_at, int64_at, lanes, load, max_lanes, splat, store
 
@@ -200,23 +200,16 @@ def _run_down(ranks, model, layer, buffers, shared, stage):
         int64_at(buffers.expert_starts.at),
         int64_at(buffers.busy.at),
     )
-    blocks = linear_field(model, down, BLOCKS)
-    at_once = _blocks_at_once(model, buffers, blocks, ranks)
-    pieces = (blocks + at_once - 1) // at_once
+    blocks, out = linear_field(model, down, BLOCKS), buffers.expert_out
+    half, at_once = (blocks + 3) // 4 * 2, max(2, _blocks_at_once(model, buffers, blocks, ranks) // 4 * 2)
+    pieces = (half + at_once - 1) // at_once
     piece = claim(shared, stage, 1)
     while piece < pieces * busy[model.num_experts]:
         expert, block = busy[piece // pieces], piece % pieces * at_once
-        linear_blocks(
-            model,
-            down + 3 * expert,
-            block,
-            min(blocks, block + at_once),
-            buffers.expert_inner,
-            starts[expert],
-            starts[expert + 1],
-            buffers.expert_out,
-            0,
-        )
+        which, stop = down + 3 * expert, min(half, block + at_once)
+        run = (which, block, stop, np.int64(0))
+        other = (which, min(blocks, half + block), min(blocks, half + stop), np.int64(0))
+        linear_runs(model, run, other, buffers.expert_inner, starts[expert], starts[expert + 1], out, out)
         piece = claim(shared, stage, 1)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from kaishu.cpu.exponential import exponential
-from kaishu.cpu.linear import linear_blocks
+from kaishu.cpu.linear import linear_runs
 from kaishu.cpu.vector import KERNEL, floats_at, lanes, load, splat, store
 
 
@@ -24,8 +24,9 @@ def gated_blocks(model, gate, up, first, last, x, first_row, last_row, gates, va
     values:   MATRIX [T, ≥ F], scratch
     inner:    Activations whose words are written
     """
-    linear_blocks(model, gate, first, last, x, first_row, last_row, gates, 0)
-    linear_blocks(model, up, first, last, x, first_row, last_row, values, 0)
+    linear_runs(
+        model, (gate, first, last, np.int64(0)), (up, first, last, np.int64(0)), x, first_row, last_row, gates, values
+    )
     gated, passed, out = floats_at(gates.at), floats_at(values.at), floats_at(inner.words)
     for token in range(first_row, last_row):
         for n in range(first * lanes(), last * lanes(), lanes()):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from kaishu.cpu.barriers import barrier, claim, claim_near, comes_last, release
+from kaishu.cpu.barriers import barrier, claim, claim_near, claim_two, comes_last, release
 from kaishu.cpu.buffers import STAGES
 from kaishu.cpu.embedding import embed_token
 from kaishu.cpu.experts import mixture_of_experts
@@ -32,7 +32,7 @@ from kaishu.cpu.layout import (
     VALUE,
 )
 from kaishu.cpu.likeliest import BLOCK, keep_maxima
-from kaishu.cpu.linear import layer_field, linear_blocks, linear_field
+from kaishu.cpu.linear import layer_field, linear_field, linear_runs
 from kaishu.cpu.norm import prepare, rms_norm
 from kaishu.cpu.page_access import clear_values, keep_key, keep_value, place_of
 from kaishu.cpu.ragged_attention import attend_pieces, join_segments
@@ -202,23 +202,38 @@ def _normalise_rows(model, buffers, norm, rows, first, stop):
 @njit(**KERNEL)
 def _project(rank, model, buffers, layer, tokens, shared, stage, ranks):
     """Queries, keys and values, side by side in qkv: the blocks of three linears in one row of pieces."""
+    total = _run_of(model, layer, 0, 0)[4]
+    at_once, qkv = _pieces(total, 2 * ranks, 2), buffers.qkv
+    first, last, other_first, other_last = claim_two(rank, ranks, shared, stage, at_once, total)
+    while first < total:
+        while first < last:
+            which, start, stop, column, _ = _run_of(model, layer, first, last)
+            other_which, other_start, other_stop, other_column, _ = _run_of(model, layer, other_first, other_last)
+            if other_start < other_stop:
+                count = min(stop - start, other_stop - other_start)
+                stop, other_stop = start + count, other_start + count
+            run, other = (which, start, stop, column), (other_which, other_start, other_stop, other_column)
+            linear_runs(model, run, other, buffers.normed, np.int64(0), tokens, qkv, qkv)
+            first, other_first = first + stop - start, other_first + other_stop - other_start
+        first, last, other_first, other_last = claim_two(rank, ranks, shared, stage, at_once, total)
+
+
+@njit(**KERNEL)
+def _run_of(model, layer, first, last):
+    """What blocks `first` to `last` of queries, keys and values, side by side, are, as far as they are of one linear.
+
+    return: the linear, its first block, the end, its column; how many blocks the three have together
+    """
     queries, keys = layer_field(model, layer, QUERY), layer_field(model, layer, KEY)
     values = layer_field(model, layer, VALUE)
     num_queries, num_keys = linear_field(model, queries, BLOCKS), linear_field(model, keys, BLOCKS)
     total = num_queries + num_keys + linear_field(model, values, BLOCKS)
-    at_once = _pieces(total, ranks, 2)
-    block, last = claim_near(rank, ranks, shared, stage, at_once, total)
-    while block < total:
-        while block < last:
-            which, start, end = values, num_queries + num_keys, total
-            if block < num_queries:
-                which, start, end = queries, 0, num_queries
-            elif block < num_queries + num_keys:
-                which, start, end = keys, num_queries, num_queries + num_keys
-            stop, column = min(last, end), start * lanes()
-            linear_blocks(model, which, block - start, stop - start, buffers.normed, 0, tokens, buffers.qkv, column)
-            block = stop
-        block, last = claim_near(rank, ranks, shared, stage, at_once, total)
+    which, start, end = values, num_queries + num_keys, total
+    if first < num_queries:
+        which, start, end = queries, 0, num_queries
+    elif first < num_queries + num_keys:
+        which, start, end = keys, num_queries, num_queries + num_keys
+    return which, first - start, min(last, end) - start, start * lanes(), total
 
 
 @njit(**KERNEL)
@@ -327,15 +342,17 @@ def _add_linear(rank, model, buffers, which, x, tokens, shared, stage, ranks):
     """hidden += linear(x): the residual connection, in the rows that the rank has just computed."""
     blocks, width = linear_field(model, which, BLOCKS), lanes()
     delta, hidden, columns = floats_at(buffers.delta.at), floats_at(buffers.hidden.at), buffers.hidden.width
-    at_once = _pieces(blocks, ranks, 2)
-    first, last = claim_near(rank, ranks, shared, stage, at_once, blocks)
+    at_once = _pieces(blocks, 2 * ranks, 2)
+    first, last, other_first, other_last = claim_two(rank, ranks, shared, stage, at_once, blocks)
     while first < blocks:
-        linear_blocks(model, which, first, last, x, 0, tokens, buffers.delta, 0)
+        run, other = (which, first, last, np.int64(0)), (which, other_first, other_last, np.int64(0))
+        linear_runs(model, run, other, x, np.int64(0), tokens, buffers.delta, buffers.delta)
         for token in range(tokens):
-            for n in range(first * width, min(last * width, columns), width):
-                place = token * columns + n
-                store(hidden, place, load(hidden, place) + load(delta, token * buffers.delta.width + n))
-        first, last = claim_near(rank, ranks, shared, stage, at_once, blocks)
+            for own in (run, other):
+                for n in range(own[1] * width, min(own[2] * width, columns), width):
+                    place = token * columns + n
+                    store(hidden, place, load(hidden, place) + load(delta, token * buffers.delta.width + n))
+        first, last, other_first, other_last = claim_two(rank, ranks, shared, stage, at_once, blocks)
 
 
 @njit(**KERNEL)
@@ -347,7 +364,7 @@ def _feed(rank, model, buffers, layer, tokens, shared, stage, ranks):
     first, last = claim_near(rank, ranks, shared, stage, at_once, blocks)
     while first < blocks:
         gates, values, inner = buffers.gates, buffers.values, buffers.inner
-        gated_blocks(model, gate, up, first, last, buffers.normed, 0, tokens, gates, values, inner)
+        gated_blocks(model, gate, up, first, last, buffers.normed, np.int64(0), tokens, gates, values, inner)
         first, last = claim_near(rank, ranks, shared, stage, at_once, blocks)
 
 
@@ -357,13 +374,16 @@ def _predict(rank, model, buffers, step, shared, stage, ranks):
     such block."""
     blocks, each = linear_field(model, model.head, BLOCKS), BLOCK // lanes()
     total = (blocks + each - 1) // each
-    at_once = _pieces(total, 8 * ranks, 2)
-    first, last = claim_near(rank, ranks, shared, stage, at_once, total)
+    at_once = _pieces(total, 16 * ranks, 2)
+    first, last, other_first, other_last = claim_two(rank, ranks, shared, stage, at_once, total)
     while first < total:
-        stop = min(last * each, blocks)
-        linear_blocks(model, model.head, first * each, stop, buffers.normed, 0, step.num_logit_rows, step.logits, 0)
+        run = (model.head, first * each, min(last * each, blocks), np.int64(0))
+        other = (model.head, other_first * each, min(other_last * each, blocks), np.int64(0))
+        linear_runs(model, run, other, buffers.normed, np.int64(0), step.num_logit_rows, step.logits, step.logits)
         for row in range(step.num_logit_rows):
-            logits = moved(floats_at(step.logits.at), row * step.logits.width + first * BLOCK)
-            maxima = moved(floats_at(step.maxima.at), row * step.maxima.width + first)
-            keep_maxima(logits, stop // each - first, maxima)
-        first, last = claim_near(rank, ranks, shared, stage, at_once, total)
+            for own in (run, other):
+                start = own[1] // each
+                logits = moved(floats_at(step.logits.at), row * step.logits.width + start * BLOCK)
+                maxima = moved(floats_at(step.maxima.at), row * step.maxima.width + start)
+                keep_maxima(logits, own[2] // each - start, maxima)
+        first, last, other_first, other_last = claim_two(rank, ranks, shared, stage, at_once, total)

@@ -16,7 +16,7 @@ from numba.core import compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from kaishu.cpu import bfloat_products, linear, products, target, vector
+from kaishu.cpu import bfloat_products, blocks, products, target, vector
 from kaishu.cpu.products import WIDE
 from kaishu.cpu.records import ACTIVATIONS
 
@@ -56,13 +56,17 @@ def main(triple: str, features: str) -> None:
     cpu_target.target_context.refresh()
     whole, activations = types.int64, numba.from_dtype(ACTIVATIONS)
     bytes_, halves, floats = (types.CPointer(kind) for kind in (types.uint8, types.uint16, types.float32))
-    integers = (bytes_, halves, halves, whole, activations, whole, floats, whole, whole)
+    block = types.Tuple((bytes_, halves, halves))
+    integers = (block, whole, activations, whole, floats, whole, whole)
+    pairs = (block, block, whole, activations, whole, floats, whole, floats, whole)
     bfloats = (halves, whole, floats, whole, whole, floats, whole, whole)
     for name, function, arguments in (
-        ("int4", linear._int4_tile(WIDE, False), integers),
-        ("int4_minimum", linear._int4_tile(WIDE, True), integers),
-        ("int8", linear._int8_tile(WIDE), integers),
-        ("bf16", linear.wide_bf16, bfloats),
+        ("int4", blocks._int4_tile(WIDE, False), integers),
+        ("int4_minimum", blocks._int4_tile(WIDE, True), integers),
+        ("int8", blocks._int8_tile(WIDE), integers),
+        ("bf16", blocks.wide_bf16, bfloats),
+        ("int4_pair", blocks.int4_pair, pairs),
+        ("int8_pair", blocks.int8_pair, pairs),
     ):
         print(f"== {name}")
         print(assembly(optimised(function, arguments), triple, features))

@@ -14,8 +14,8 @@ from tests.cpu.drawn_weights import KINDS, draw_activations, draw_linear, draw_m
 from tests.cpu.from_python import from_python
 
 LANES = current_target().lanes
-linear_blocks, linear_field, layer_field = map(
-    from_python, (kernels.linear_blocks, kernels.linear_field, kernels.layer_field)
+linear_blocks, linear_runs, linear_field, layer_field = map(
+    from_python, (kernels.linear_blocks, kernels.linear_runs, kernels.linear_field, kernels.layer_field)
 )
 UNTOUCHED = np.float32(-777.25)
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -127,6 +127,25 @@ def test_a_nan_in_one_token_reaches_no_other(kind, rng):
     found, expected = multiplied(model, 0, broken), multiplied(model, 0, healthy)
     assert np.isnan(found[4]).all()
     assert np.array_equal(np.delete(found, 4, axis=0), np.delete(expected, 4, axis=0))
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize(
+    "kinds", [*((kind, kind) for kind in KINDS), ("int4", "int8"), ("bf16", "int4_minimum")], ids="-".join
+)
+@pytest.mark.parametrize("counts", [(4, 4), (4, 2), (2, 0), (6, 4)], ids=str)
+def test_two_runs_at_once_have_the_bits_of_each_alone(kinds, counts, tokens, rng):
+    """Of two linears, at columns of two matrices: what one rank has claimed in two places."""
+    linears = [draw_linear(rng, kind, 8 * LANES, 96, bias=kind != "int8") for kind in kinds]
+    model, x = draw_model(*linears), draw_activations(rng.normal(size=(tokens + 1, 96)))
+    outs = [np.full((tokens + 1, 10 * LANES + 3 * place), UNTOUCHED) for place in range(2)]
+    runs = [(which, 2, 2 + count, column) for which, (count, column) in enumerate(zip(counts, (5, 0), strict=True))]
+    linear_runs(model.record, *runs, x.record, 1, tokens + 1, *map(matrix_record, outs))
+    for (which, first, last, column), out in zip(runs, outs, strict=True):
+        alone = multiplied(
+            model, which, x, first=first, last=last, rows=(1, tokens + 1), column=column, width=out.shape[1]
+        )
+        assert np.array_equal(out, alone)
 
 
 def test_linears_of_different_kinds_lie_side_by_side(rng):

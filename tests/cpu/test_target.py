@@ -136,9 +136,11 @@ INSTRUCTIONS = {
 def test_the_innermost_loops_have_the_instructions_of_their_cpu(form, assembly_of):
     whole, at_least, multiplied, never = INSTRUCTIONS[form]
     loops = assembly_of(form)
-    assert set(loops) == {"int4", "int4_minimum", "int8", "bf16"}
+    assert set(loops) == {"int4", "int4_minimum", "int8", "bf16", "int4_pair", "int8_pair"}
     for kind in ("int4", "int4_minimum", "int8"):
         assert count(whole, loops[kind]) >= at_least, loops[kind]
+    for pair in ("int4_pair", "int8_pair"):  # two blocks for one token
+        assert count(whole, loops[pair]) >= 2 * at_least // FORMS[form][2].tokens, loops[pair]
     assert count(multiplied, loops["bf16"]) >= 2 * FORMS[form][2].tokens
     everything = "\n".join(loops.values())
     assert not count(never, everything)
