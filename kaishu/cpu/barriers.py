@@ -108,18 +108,19 @@ def own_share(rank, ranks, total):
 
 
 @njit(**INLINE)
-def claim_two(rank, ranks, shared, stage, pieces, total):
+def claim_two(rank, ranks, shared, stage, pieces, total, are_two):
     """As `claim_near`, but two runs at once: one in the first half of a share, the other at the same place in the
     second half, which may be shorter. Both begin at even pieces.
 
-    pieces: of each run; even
-    return: the first piece and the end of each run; `total` four times when nothing is left
+    pieces:  of each run; even
+    are_two: if not, the first run is all, and the other one empty
+    return:  the first piece and the end of each run; `total` four times when nothing is left
     """
     start, size = _read(shared, OWN_START), _read(shared, OWN_SIZE)
     for turn in range(ranks):
         owner = (rank + turn) % ranks
         first, end = own_share(owner, ranks, total)
-        half = (end - first + 3) // 4 * 2
+        half = (end - first + 3) // 4 * 2 if are_two else (end - first + 1) // 2 * 2
         begun = _add(shared, start + owner * size + stage, pieces)
         if begun < half:
             stop = min(half, begun + pieces)

@@ -32,7 +32,7 @@ from kaishu.cpu.layout import (
     VALUE,
 )
 from kaishu.cpu.likeliest import BLOCK, keep_maxima
-from kaishu.cpu.linear import layer_field, linear_field, linear_runs
+from kaishu.cpu.linear import FEW_TOKENS, layer_field, linear_field, linear_runs
 from kaishu.cpu.norm import prepare, rms_norm
 from kaishu.cpu.page_access import clear_values, keep_key, keep_value, place_of
 from kaishu.cpu.ragged_attention import attend_pieces, join_segments
@@ -135,6 +135,14 @@ def _pieces(total, ranks, smallest):
 
 
 @njit(**KERNEL)
+def _claim_runs(rank, ranks, shared, stage, blocks, tokens, parts):
+    """What a rank computes next of a linear layer: as `claim_two`, in `parts` times smaller pieces than elsewhere."""
+    is_few = tokens <= FEW_TOKENS
+    at_once = _pieces(blocks, parts * ranks * (2 if is_few else 1), 2)
+    return claim_two(rank, ranks, shared, stage, at_once, blocks, is_few)
+
+
+@njit(**KERNEL)
 def _norm_place(model, layer, which):
     """Where a norm's weights lie in the packed memory; -1 for a norm that the model doesn't have."""
     return int64_at(model.norms)[layer * 4 + which]
@@ -203,8 +211,7 @@ def _normalise_rows(model, buffers, norm, rows, first, stop):
 def _project(rank, model, buffers, layer, tokens, shared, stage, ranks):
     """Queries, keys and values, side by side in qkv: the blocks of three linears in one row of pieces."""
     total = _run_of(model, layer, 0, 0)[4]
-    at_once, qkv = _pieces(total, 2 * ranks, 2), buffers.qkv
-    first, last, other_first, other_last = claim_two(rank, ranks, shared, stage, at_once, total)
+    first, last, other_first, other_last = _claim_runs(rank, ranks, shared, stage, total, tokens, 1)
     while first < total:
         while first < last:
             which, start, stop, column, _ = _run_of(model, layer, first, last)
@@ -213,9 +220,9 @@ def _project(rank, model, buffers, layer, tokens, shared, stage, ranks):
                 count = min(stop - start, other_stop - other_start)
                 stop, other_stop = start + count, other_start + count
             run, other = (which, start, stop, column), (other_which, other_start, other_stop, other_column)
-            linear_runs(model, run, other, buffers.normed, np.int64(0), tokens, qkv, qkv)
+            linear_runs(model, run, other, buffers.normed, np.int64(0), tokens, buffers.qkv, buffers.qkv)
             first, other_first = first + stop - start, other_first + other_stop - other_start
-        first, last, other_first, other_last = claim_two(rank, ranks, shared, stage, at_once, total)
+        first, last, other_first, other_last = _claim_runs(rank, ranks, shared, stage, total, tokens, 1)
 
 
 @njit(**KERNEL)
@@ -342,8 +349,7 @@ def _add_linear(rank, model, buffers, which, x, tokens, shared, stage, ranks):
     """hidden += linear(x): the residual connection, in the rows that the rank has just computed."""
     blocks, width = linear_field(model, which, BLOCKS), lanes()
     delta, hidden, columns = floats_at(buffers.delta.at), floats_at(buffers.hidden.at), buffers.hidden.width
-    at_once = _pieces(blocks, 2 * ranks, 2)
-    first, last, other_first, other_last = claim_two(rank, ranks, shared, stage, at_once, blocks)
+    first, last, other_first, other_last = _claim_runs(rank, ranks, shared, stage, blocks, tokens, 1)
     while first < blocks:
         run, other = (which, first, last, np.int64(0)), (which, other_first, other_last, np.int64(0))
         linear_runs(model, run, other, x, np.int64(0), tokens, buffers.delta, buffers.delta)
@@ -352,7 +358,7 @@ def _add_linear(rank, model, buffers, which, x, tokens, shared, stage, ranks):
                 for n in range(own[1] * width, min(own[2] * width, columns), width):
                     place = token * columns + n
                     store(hidden, place, load(hidden, place) + load(delta, token * buffers.delta.width + n))
-        first, last, other_first, other_last = claim_two(rank, ranks, shared, stage, at_once, blocks)
+        first, last, other_first, other_last = _claim_runs(rank, ranks, shared, stage, blocks, tokens, 1)
 
 
 @njit(**KERNEL)
@@ -374,8 +380,7 @@ def _predict(rank, model, buffers, step, shared, stage, ranks):
     such block."""
     blocks, each = linear_field(model, model.head, BLOCKS), BLOCK // lanes()
     total = (blocks + each - 1) // each
-    at_once = _pieces(total, 16 * ranks, 2)
-    first, last, other_first, other_last = claim_two(rank, ranks, shared, stage, at_once, total)
+    first, last, other_first, other_last = _claim_runs(rank, ranks, shared, stage, total, step.num_logit_rows, 8)
     while first < total:
         run = (model.head, first * each, min(last * each, blocks), np.int64(0))
         other = (model.head, other_first * each, min(other_last * each, blocks), np.int64(0))
@@ -386,4 +391,4 @@ def _predict(rank, model, buffers, step, shared, stage, ranks):
                 logits = moved(floats_at(step.logits.at), row * step.logits.width + start * BLOCK)
                 maxima = moved(floats_at(step.maxima.at), row * step.maxima.width + start)
                 keep_maxima(logits, own[2] // each - start, maxima)
-        first, last, other_first, other_last = claim_two(rank, ranks, shared, stage, at_once, total)
+        first, last, other_first, other_last = _claim_runs(rank, ranks, shared, stage, total, step.num_logit_rows, 8)

@@ -27,6 +27,7 @@ from kaishu.cpu.layout import BF16, BIAS, BLOCKS, INPUTS, INT4, INT8, KIND, MINI
 from kaishu.cpu.products import wide_tokens
 from kaishu.cpu.vector import KERNEL, bytes_at, floats_at, halves_at, int64_at, lanes, load, store
 
+FEW_TOKENS = 2  # so few wait for memory, and two runs of blocks are read at once
 CACHED_BYTES = 128 << 10  # activations that stay in the second-level cache while blocks of weights pass
 
 
@@ -63,16 +64,17 @@ def linear_runs(model, run, other, x, first_row, last_row, out, other_out):
     inputs, kind, other_kind = linear_field(model, run[0], INPUTS), linear_field(model, run[0], KIND), -1
     if other[1] < other[2]:
         other_kind = linear_field(model, other[0], KIND)
-    row_bytes = inputs * 4 if kind == BF16 else inputs
-    at_once = max(wide_tokens(), CACHED_BYTES // row_bytes // wide_tokens() * wide_tokens())
-    for start in range(first_row, last_row, at_once):
-        stop = min(last_row, start + at_once)
-        for turn in range(2 if other_kind >= 0 and other_kind != kind else 1):
-            own, own_out, own_kind, second = run, out, kind, other
-            if turn == 1:
-                own, own_out, own_kind = other, other_out, other_kind
-            if other_kind != kind:
-                second = (own[0], own[2], own[2], own[3])
+    is_together = other_kind == kind and last_row - first_row <= FEW_TOKENS
+    for turn in range(1 if is_together or other_kind < 0 else 2):
+        own, own_out, own_kind, second = run, out, kind, other
+        if turn == 1:
+            own, own_out, own_kind = other, other_out, other_kind
+        if not is_together:
+            second = (own[0], own[2], own[2], own[3])
+        row_bytes = inputs * 4 if own_kind == BF16 else inputs
+        at_once = max(wide_tokens(), CACHED_BYTES // row_bytes // wide_tokens() * wide_tokens())
+        for start in range(first_row, last_row, at_once):
+            stop = min(last_row, start + at_once)
             if own_kind == BF16:
                 _bf16_runs(model, own, second, x, start, stop, own_out, other_out)
             else:
@@ -86,17 +88,18 @@ def _bf16_runs(model, run, other, x, start, stop, out, other_out):
     which, first, last, column = run
     width, pairs = lanes(), linear_field(model, which, INPUTS) // 2
     words, row = floats_at(x.words), x.width
-    for block in range(first, last, 2):
+    is_alone = other[1] >= other[2]
+    for block in range(first, last, 4 if is_alone else 2):
         other_block, other_which, other_column, target = other[1] + block - first, other[0], other[3], other_out
-        has_other = other_block < other[2]
-        if not has_other:
-            other_block, other_which, other_column, target = block, which, column, out
+        if is_alone or other_block >= other[2]:
+            other_block = min(block + 2, last - 2) if is_alone else block
+            other_which, other_column, target = which, column, out
         weights, others = _halves_of(model, which, block), _halves_of(model, other_which, other_block)
         place, other_place, token = column + block * width, other_column + other_block * width, start
         stride, other_stride, own, second = out.width, target.width, floats_at(out.at), floats_at(target.at)
         while token + wide_tokens() <= stop:
             wide_bf16(weights, pairs, words, token * row, row, own, token * stride + place, stride)
-            if has_other:
+            if other_which != which or other_block != block:
                 wide_bf16(
                     others, pairs, words, token * row, row, second, token * other_stride + other_place, other_stride
                 )

@@ -41,17 +41,18 @@ def take_near(rank, ranks, shared, total, at_once, taken, runs):
 
 
 @njit(nogil=True)
-def take_two(rank, ranks, shared, total, at_once, taken, odd):
+def take_two(rank, ranks, shared, total, at_once, are_two, taken, odd):
     """odd: how many runs this rank got that break what claim_two promises"""
-    first, last, other_first, other_last = claim_two(rank, ranks, shared, 1, at_once, total)
+    first, last, other_first, other_last = claim_two(rank, ranks, shared, 1, at_once, total, are_two)
     while first < total:
         for piece in range(first, last):
             taken[piece] += 1
         for piece in range(other_first, other_last):
             taken[piece] += 1
         odd[rank] += not (0 < last - first <= at_once and other_last - other_first <= last - first)
+        odd[rank] += not are_two and other_first < other_last
         odd[rank] += first % 2 + (other_first % 2 if other_first < other_last else 0)
-        first, last, other_first, other_last = claim_two(rank, ranks, shared, 1, at_once, total)
+        first, last, other_first, other_last = claim_two(rank, ranks, shared, 1, at_once, total, are_two)
     odd[rank] += not (first == last == other_first == other_last == total)
 
 
@@ -62,7 +63,7 @@ def share(rank, ranks, total):
 
 @njit
 def two(rank, ranks, shared, total):
-    return claim_two(rank, ranks, shared, 1, 4, total)
+    return claim_two(rank, ranks, shared, 1, 4, total, True)
 
 
 @njit(nogil=True)
@@ -111,12 +112,12 @@ def test_every_piece_near_or_far_is_claimed_exactly_once(ranks):
 
 
 def test_two_runs_at_once_are_claimed_exactly_once_and_lie_half_a_share_apart(ranks):
-    take_two(0, 1, address(shared_state(3, 1)), 0, 2, np.zeros(1, np.int64), np.zeros(1, np.int64))  # compiled
+    take_two(0, 1, address(shared_state(3, 1)), 0, 2, True, np.zeros(1, np.int64), np.zeros(1, np.int64))  # compiled
     for total in (0, 1, 2, 6, 7, 30, 1000, 20_000):
-        for at_once in (2, 4, 14):
+        for at_once, are_two in ((2, True), (4, True), (14, True), (4, False)):
             shared, taken = shared_state(3, ranks.count), np.zeros(max(1, total), np.int64)
             odd = np.zeros(ranks.count, np.int64)
-            ranks.run(lambda rank: take_two(rank, ranks.count, address(shared), total, at_once, taken, odd))  # noqa: B023
+            ranks.run(lambda rank: take_two(rank, ranks.count, address(shared), total, at_once, are_two, taken, odd))  # noqa: B023
             assert (taken[:total] == 1).all() and not odd.any()
     first, last, other_first, other_last = two(
         0, ranks.count, address(shared_state(3, ranks.count)), 1000 * ranks.count
