@@ -91,7 +91,6 @@ class LogitRow:
     row:          [V] float32, contiguous; -inf where no token may come. Kept, not copied: it must not change
     apart_ids:    [A] int64, tokens whose logits were changed by penalties or biases; `row` is -inf there
     apart_values: [A] float64, their logits
-
     known:        what need not be looked for
 
     highest: the largest logit; there must be one that is finite
