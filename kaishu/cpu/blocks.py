@@ -47,7 +47,7 @@ from kaishu.cpu.vector import (
     prefetch,
 )
 
-AHEAD_BYTES = 1024  # how far before their use weights are fetched for one or two tokens, which wait for memory alone
+AHEAD_BYTES = 1024  # how far before their use weights are fetched for one token, or two in bf16: they wait for memory
 
 
 def _int4_tile(tokens: int, has_minimum: bool) -> Any:
@@ -197,9 +197,7 @@ def _few_bf16_tile(tokens: int) -> Any:
         for pair in range(pairs):
             place, low, high = x_index + pair * words, pair * 2 * width, (pairs + pair) * 2 * width
             ahead = pair + AHEAD_BYTES // (4 * width)
-            ahead += (
-                pairs if ahead >= pairs else 0
-            )  # behind the first block's end the second begins, which is read, too
+            ahead += pairs if ahead >= pairs else 0  # behind two neighbours the next two begin
             for block in range(2):
                 prefetch(weights, (ahead + block * pairs) * 2 * width)
                 prefetch(others, (ahead + block * pairs) * 2 * width)

@@ -27,7 +27,7 @@ from kaishu.cpu.layout import BF16, BIAS, BLOCKS, INPUTS, INT4, INT8, KIND, MINI
 from kaishu.cpu.products import wide_tokens
 from kaishu.cpu.vector import KERNEL, bytes_at, floats_at, halves_at, int64_at, lanes, load, store
 
-FEW_TOKENS = 2  # so few wait for memory, and two runs of blocks are read at once
+FEW_TOKENS = 2  # so few wait for memory, and two runs are read side by side: block by block, for one token at once
 CACHED_BYTES = 128 << 10  # activations that stay in the second-level cache while blocks of weights pass
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from kaishu.batch import BLOCK_TOKENS
 
 SMALLEST_WITH_BLOCKS = 4096  # below, sorting every token costs less than being clever
-FIRST_LOOK = 64  # how many of the likeliest tokens are looked at first
+FIRST_LOOK = 64  # how many of the likeliest tokens are looked at first; the CPU executor lists as many
 
 Ids = NDArray[np.int64]
 Values = NDArray[np.float64]
@@ -158,7 +158,8 @@ class LogitRow:
     def first_look(self) -> LikeliestTokens:
         """Some sixty of the likeliest tokens; more where many are equally likely, all of them in a short row."""
         if self._first is None:
-            found = self.likeliest(FIRST_LOOK)
+            # Not by `likeliest`, which would keep what it found: whoever is told the first look has nothing to keep.
+            found = self.at_least(self._reached_by(FIRST_LOOK))
             self._first = found
             is_short = len(self.row) < SMALLEST_WITH_BLOCKS or (found.is_all and len(found.ids) <= FIRST_LOOK)
             if not is_short:

@@ -368,7 +368,7 @@ SETTINGS: list[dict[str, Any]] = [
 @given(
     fields=st.sampled_from(SETTINGS),
     size=st.sampled_from([1, 2, 3, 24, 63, 64, 65, 300, 5000]),
-    kind=st.sampled_from(["drawn", "ties", "all equal", "few above", "not finite"]),
+    kind=st.sampled_from(["drawn", "ties", "all equal", "few above", "rising", "not finite"]),
     rules=st.fixed_dictionaries({"min_tokens": st.integers(0, 4), "ignore_eos": st.booleans()}),
     num_ends=st.integers(0, 3),
     has_mask=st.booleans(),
@@ -378,6 +378,8 @@ def test_who_knows_the_likeliest_tokens_gets_the_same_ones(fields, size, kind, r
     rng = np.random.default_rng(seed)
     rows = (rng.normal(size=(6, size + 3)) * 3).astype(np.float32)
     rows = np.round(rows) if kind == "ties" else np.zeros_like(rows) if kind == "all equal" else rows
+    if kind == "rising":
+        rows = np.sort(rows, axis=1)
     if kind == "few above":
         rows = np.maximum(rows, np.sort(rows, axis=1)[:, -min(70, size) :][:, :1])
     if kind == "not finite":
@@ -388,6 +390,15 @@ def test_who_knows_the_likeliest_tokens_gets_the_same_ones(fields, size, kind, r
     given["logit_bias"] = {i: b for i, b in fields.get("logit_bias", {}).items() if i < size}
     mask = mask_of(range(0, size, 2), size // 32 + 1) if has_mask else None
     outcomes = [_outcomes(make_sampler((0,), **given), rows, mask, is_told) for is_told in (False, True)]
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("top_p", [0.05, 0.3, 0.45, 0.9, 1.0])
+def test_likely_neighbours_are_drawn_alike_by_who_knows_them_and_who_looks_for_them(top_p) -> None:
+    """A few blocks hold all that is likely, so that a look at the row finds far more tokens than it was asked for."""
+    rows = np.tile(np.linspace(0, 3, 9000, dtype=np.float32), (8, 1))
+    given = {"num_token_ids": 9000, "seed": 5, "temperature": 1.0, "top_p": top_p}
+    outcomes = [_outcomes(make_sampler((0,), **given), rows, None, is_told) for is_told in (False, True)]
     assert outcomes[0] == outcomes[1]
 
 
