@@ -129,11 +129,11 @@ def test_a_nan_in_one_token_reaches_no_other(kind, rng):
     assert np.array_equal(np.delete(found, 4, axis=0), np.delete(expected, 4, axis=0))
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("tokens", [1, 2, 6])
 @pytest.mark.parametrize(
     "kinds", [*((kind, kind) for kind in KINDS), ("int4", "int8"), ("bf16", "int4_minimum")], ids="-".join
 )
-@pytest.mark.parametrize("counts", [(4, 4), (4, 2), (2, 0), (6, 4)], ids=str)
+@pytest.mark.parametrize("counts", [(4, 4), (6, 4), (2, 0)], ids=str)
 def test_two_runs_at_once_have_the_bits_of_each_alone(kinds, counts, tokens, rng):
     """Of two linears, at columns of two matrices: what one rank has claimed in two places."""
     linears = [draw_linear(rng, kind, 8 * LANES, 96, bias=kind != "int8") for kind in kinds]
