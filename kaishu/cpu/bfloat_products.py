@@ -2,7 +2,7 @@
 
 Owns the one instruction for it that some CPUs have, and what the others do instead: a bfloat16 is the upper half of a
 float32, so a pair is widened with a shift and a mask and multiplied in two steps, the even neighbour first. Called by
-linear.py and page_products.py; the tiles are those of products.py.
+blocks.py and page_products.py; the tiles are those of products.py.
 """
 
 from __future__ import annotations

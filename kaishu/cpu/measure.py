@@ -59,7 +59,7 @@ MULTIPLY = Entry("multiply", "kaishu.cpu.measure", "multiply_on_rank", (None,) *
 STREAMS = 4  # places that a rank reads at the same time
 PIECE_FLOATS = STREAMS << 18  # a megabyte each, claimed at once
 LINE_FLOATS = 16  # a cache line
-AHEAD_FLOATS = 512  # how far before their use lines are fetched, as in linear.py
+AHEAD_FLOATS = 512  # how far before their use lines are fetched
 _BFLOAT_ONE = 0x3F80
 TURNS_APART = 64  # so many turns have weights of their own; of fewer, LLVM would compute the products before the loop
 

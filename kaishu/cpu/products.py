@@ -2,7 +2,7 @@
 
 Owns the tiles, and the int8 dot products, whose instructions differ between CPU families. A *tile* is a
 tuple of vectors, the same `lanes` rows for several tokens, each token with a sum of its own; the number of tokens is a
-constant of the compiled code, so a tile lives in registers. Called by linear.py and attention.py.
+constant of the compiled code, so a tile lives in registers. Called by blocks.py and page_products.py.
 
 Sums of int8 products are whole numbers and therefore the same for every instruction and order:
 - VNNI (`vpdpbusd`) multiplies unsigned by signed bytes, four for each lane, and adds them to an int32.
