@@ -92,6 +92,7 @@ def test_a_conversation_deleted_while_it_is_answered_stays_deleted(chat: ChatPag
     chat.send("Count")
     expect(chat.answers).to_contain_text("three.")
     chat.button("Delete").click()
+    expect(chat.window.locator("#notice")).to_contain_text("is deleted.")  # what is closed before isn't
     model.go_on()
     server.wait_until_idle()
     chat.window.reload()
