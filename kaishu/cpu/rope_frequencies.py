@@ -19,7 +19,9 @@ def rope_frequencies(rope: RopeConfig, head_dim: int) -> NDArray[np.float32]:
     return: [d/2] float32, fastest first; reference/rope.py has the equations and their sources
     """
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    frequencies: NDArray[np.float32] = (1.0 / np.power(np.float32(rope.theta), exponents)).astype(np.float32)
+    # Rounded once: numpy's power of float32 differs from CPU to CPU, with AVX-512 by two units in the last place.
+    powers = np.power(rope.theta, exponents.astype(np.float64)).astype(np.float32)  # [d/2]
+    frequencies: NDArray[np.float32] = np.float32(1.0) / powers
     if rope.kind == "linear":
         return np.asarray(frequencies / np.float32(rope.factor), np.float32)
     if rope.kind == "yarn":
