@@ -96,7 +96,9 @@ def test_attention_is_the_equation_of_its_own_queries_keys_and_values(kv, kind, 
             queries, keys, values, attended = last_layer(model, executor, pages, count)
             expected, allowed = attended_exactly(queries, keys, values, position, model.config.sliding_window(0))
             assert (np.abs(attended - expected) <= allowed).all(), (position, count)
-            assert np.abs(expected).mean() > 50 * allowed.mean(), "the bound is far below the numbers themselves"
+            far = 5 if current_target().has_bf16 else 50
+            assert np.abs(expected).mean() > far * allowed.mean(), "the bound is far below the numbers themselves"
+            assert np.abs(expected).mean() > 100 * np.abs(attended - expected).mean(), "the worst is rare"
         position += count
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from kaishu.batch import SequenceTokens, pack
 from kaishu.cpu.layout import GROUP, padded
+from kaishu.cpu.target import current_target
 from kaishu.reference.caches import RecomputeCache
 from tests.cpu.packed_models import from_bfloat16, logits_of, spoil_pages, to_bfloat16
+from tests.cpu.rounded_reference import rounding_model
 from tests.reference.parity import random_ids
 
 
@@ -40,8 +43,16 @@ class ListeningCache(RecomputeCache):
         self.stored = []
 
     def append(self, layer, batch, keys, values):
-        self.stored.append((keys.numpy().copy(), values.numpy().copy()))
+        self.stored.append(tuple(rows.as_subclass(torch.Tensor).numpy().copy() for rows in (keys, values)))
         return super().append(layer, batch, keys, values)
+
+
+@torch.inference_mode()
+def stored_by_reference(model, ids):
+    """What the reference stores, whose linear layers round their inputs where the kernels do."""
+    cache = ListeningCache()
+    rounding_model(model.reference(), "bf16", "bf16").forward(pack([SequenceTokens(ids, 0)]), cache)
+    return cache
 
 
 @pytest.mark.parametrize("page_tokens", [32, 64, 256])
@@ -52,8 +63,7 @@ def test_pages_hold_the_reference_s_keys_and_values_where_the_docstring_says(kin
     executor = start(model, num_pages=5, page_tokens=page_tokens)
     logits_of(executor, ids, pages=pages)
 
-    cache, reference = ListeningCache(), model.reference()
-    reference.forward(pack([SequenceTokens(ids, 0)]), cache)
+    cache = stored_by_reference(model, ids)
     for layer, stored in enumerate(cache.stored):
         for head in range(config.num_key_value_heads):
             read = [page_as_drawn(executor, model.layout, page_tokens, page, layer, head) for page in pages]
@@ -61,7 +71,8 @@ def test_pages_hold_the_reference_s_keys_and_values_where_the_docstring_says(kin
                 rows = np.concatenate(found)[: len(ids)]
                 assert not rows[:, config.head_dim :].any(), "the padding is zeros"
                 # bfloat16 keeps 8 bits: half a step is 2**-9 of a number. Activations of later layers differ more.
-                close = {"rtol": 2**-8, "atol": 1e-5 if layer == 0 else 0.05}
+                later = 0.2 if current_target().has_bf16 else 0.05
+                close = {"rtol": 2**-8, "atol": 1e-5 if layer == 0 else later}
                 np.testing.assert_allclose(rows[:, : config.head_dim], expected[:, head], **close)
 
 
@@ -72,8 +83,7 @@ def test_int8_pages_hold_the_reference_s_keys_and_values_to_half_a_step(kind, pa
     executor = start(model, num_pages=5, kv="int8")
     spoil_pages(executor)
     logits_of(executor, ids, pages=pages)
-    cache = ListeningCache()
-    model.reference().forward(pack([SequenceTokens(ids, 0)]), cache)
+    cache = stored_by_reference(model, ids)
     for head in range(config.num_key_value_heads):
         read = [page_as_drawn(executor, model.layout, 32, page, 0, head) for page in pages]
         for found, stored in zip(zip(*read, strict=True), cache.stored[0], strict=True):
@@ -85,10 +95,10 @@ def test_int8_pages_hold_the_reference_s_keys_and_values_to_half_a_step(kind, pa
 
 def test_keys_and_values_are_rounded_to_nearest_even(packed, start):
     model = packed("llama", dtype="bfloat16", num_hidden_layers=1)
-    cache, ids = ListeningCache(), random_ids(256, 32)
+    ids = random_ids(256, 32)
     executor = start(model, num_pages=1)
     logits_of(executor, ids)
-    model.reference().forward(pack([SequenceTokens(ids, 0)]), cache)
+    cache = stored_by_reference(model, ids)
     for head in range(model.config.num_key_value_heads):
         found = page_as_drawn(executor, model.layout, 32, 0, 0, head)
         for rows, stored in zip(found, cache.stored[0], strict=True):

@@ -403,9 +403,11 @@ def test_with_the_kernels_any_jobs_together_get_the_bits_that_each_gets_alone(
 ) -> None:
     from kaishu.checkpoint import open_checkpoint
     from kaishu.cpu.executor import CpuExecutor
+    from kaishu.cpu.target import current_target
 
     checkpoint = open_checkpoint(tiny_checkpoint("dense_tied", with_tokenizer=True))
-    for weights, num_pages in (("int4", 6), ("bf16", 12)):
+    for weights, room_tokens in (("int4", 96), ("bf16", 192)):
+        num_pages = room_tokens // (2 * current_target().lanes)  # a page is larger where vectors are
         executor = CpuExecutor.from_checkpoint(checkpoint, weights=weights, head="int8", threads=1, num_pages=num_pages)  # type: ignore[arg-type]
         rng, jobs = np.random.default_rng(7), list[Generate | Read]()
         for number in range(24):
