@@ -91,8 +91,8 @@ def _keep_block(rank, ranks, shared, stage, model, step, buffers, pages, layer):
 def _take_wanted(model, buffers, step):
     """The rows whose logits are wanted become the first of hidden and of the queries, by way of buffers that are free
     here: they may be wanted in any order."""
-    hidden, delta, width = buffers.hidden.at, buffers.delta.at, buffers.hidden.width
-    qkv, attended = buffers.qkv.at, buffers.attended.words
+    hidden, delta, width = floats_at(buffers.hidden.at), floats_at(buffers.delta.at), buffers.hidden.width
+    qkv, attended = floats_at(buffers.qkv.at), floats_at(buffers.attended.words)
     queries, stride, free_stride = model.num_heads * model.head_dim, buffers.qkv.width, buffers.attended.width
     for row in range(step.num_logit_rows):
         place = int32_at(step.logit_rows)[row]
@@ -105,9 +105,11 @@ def _take_wanted(model, buffers, step):
 
 @njit(**KERNEL)
 def _copy(source, start, target, place, count):
-    old, new = floats_at(source), floats_at(target)
-    for element in range(count):
-        new[place + element] = old[start + element]
+    whole = count // lanes() * lanes()
+    for element in range(0, whole, lanes()):
+        store(target, place + element, load(source, start + element))
+    for element in range(whole, count):
+        target[place + element] = source[start + element]
 
 
 @njit(**KERNEL)
@@ -278,8 +280,7 @@ def _rotate_and_keep(model, buffers, layer, step, pages, rank, shared, stage, ra
 def _copied(model, buffers, index, rank):
     """A head to the rank's scratch row, and zeros behind it; return: where that row starts"""
     source, heads, start = floats_at(buffers.qkv.at), floats_at(buffers.heads.at), rank * buffers.heads.width
-    for channel in range(model.head_dim):
-        heads[start + channel] = source[index + channel]
+    _copy(source, index, heads, start, model.head_dim)
     for channel in range(model.head_dim, buffers.heads.width):
         heads[start + channel] = np.float32(0.0)
     return start
@@ -302,9 +303,7 @@ def _turned(model, buffers, layer, token, index, rank, which):
 def _query_head(model, buffers, layer, token, index, rank):
     """A query's head, normalised and rotated where it lies."""
     start = _turned(model, buffers, layer, token, index, rank, QUERY_NORM)
-    target, heads = floats_at(buffers.qkv.at), floats_at(buffers.heads.at)
-    for channel in range(model.head_dim):
-        target[index + channel] = heads[start + channel]
+    _copy(floats_at(buffers.heads.at), start, floats_at(buffers.qkv.at), index, model.head_dim)
 
 
 @njit(**KERNEL)

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numba import njit
 
-from kaishu.cpu.vector import KERNEL
+from kaishu.cpu.vector import KERNEL, lanes, load, store
 
 
 @njit(**KERNEL)
@@ -34,7 +34,14 @@ def rotate(head, head_index, cos, sin, start, pairs):
 
     head: pointer to float32; the head starts at head_index
     """
-    for pair in range(pairs):
+    width = lanes()
+    whole = pairs // width * width
+    for pair in range(0, whole, width):
+        first, second = load(head, head_index + pair), load(head, head_index + pair + pairs)
+        cosine, sine = load(cos, start + pair), load(sin, start + pair)
+        store(head, head_index + pair, first * cosine - second * sine)
+        store(head, head_index + pair + pairs, second * cosine + first * sine)
+    for pair in range(whole, pairs):
         first, second = head[head_index + pair], head[head_index + pair + pairs]
         head[head_index + pair] = first * cos[start + pair] - second * sin[start + pair]
         head[head_index + pair + pairs] = second * cos[start + pair] + first * sin[start + pair]
