@@ -58,12 +58,12 @@ def working_bytes(plan: Plan, works: Sequence[Work]) -> int:
     plan: of the model, for one sequence at least as long as any of the work's
     """
     config, target = plan.layout.config, current_target()
-    buffers = StepBuffers(plan.layout, plan.threads, target.tokens)
+    buffers = StepBuffers(plan.layout, plan.threads, target.query_rows)
     for work in works:
         steps = [(work.new_tokens, work.sequences, work.end)]
         steps += [(min(CHUNK_TOKENS, work.start), 1, work.start)] if work.start else []
         for tokens, sequences, context in steps:
-            tiles = -(-tokens * config.queries_per_key // target.tokens)
+            tiles = -(-tokens * config.queries_per_key // target.query_rows)
             pieces = sequences * config.num_key_value_heads * max(-(-context // SEGMENT), tiles)
             buffers.make_room(tokens * sequences, sequences, pieces)
     logits = 4 * config.vocab_size * max(work.sequences for work in works)

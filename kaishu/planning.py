@@ -162,8 +162,8 @@ def plan_model(
     context = config.max_position_embeddings if context_tokens is None else context_tokens
     ranks = threads or available_threads()
     rows = max(min(Budget().prefill_tokens, context), sequences)
-    buffers = StepBuffers(layout, ranks, target.tokens)  # zeros that nobody writes take no memory
-    segments, tiles = -(-context // SEGMENT), -(-rows * config.queries_per_key // target.tokens)
+    buffers = StepBuffers(layout, ranks, target.query_rows)  # zeros that nobody writes take no memory
+    segments, tiles = -(-context // SEGMENT), -(-rows * config.queries_per_key // target.query_rows)
     buffers.make_room(rows, sequences, sequences * config.num_key_value_heads * max(segments, tiles))
     page_tokens = 2 * target.lanes
     is_compiled = Kernels((cache or cache_folder()) / KERNELS_FOLDER).is_compiled(FORWARD[choice.kv])

@@ -19,9 +19,17 @@ from kaishu.cpu.bfloat_products import pair_words
 from kaishu.cpu.exponential import exponential
 from kaishu.cpu.norm import round_words
 from kaishu.cpu.page_access import place_of, scale_scores
-from kaishu.cpu.page_products import few_gathered, few_scores, tile_gathered, tile_scores
+from kaishu.cpu.page_products import (
+    few_gathered,
+    few_scores,
+    in_tiles,
+    tile_gathered,
+    tile_scores,
+    tiled_gathered,
+    tiled_scores,
+)
 from kaishu.cpu.pages import SEGMENT
-from kaishu.cpu.products import wide_tokens
+from kaishu.cpu.products import query_rows
 from kaishu.cpu.vector import (
     KERNEL,
     at_least,
@@ -76,17 +84,20 @@ def attend_segment(
     window:        how many keys a query sees, its own included
     largest, sums: pointers to [R] float32, written
     out:           pointer to float32; [R, d] from out_index on, written
-    is_few:        whether the tile is computed row by row or in twos; if not, it has as many rows as a tile holds
+    is_few:        whether the tile is computed row by row or in twos; if not, it has as many rows as a tile holds; in
+                   tile registers that makes no difference
     """
     first_row, rows, group, start = tile
     first = segment * SEGMENT
     count = min(SEGMENT, start + (first_row + rows - 1) // group + 1 - first)
     own_table = moved(table, first // pages.page_tokens)
     num_pages = (count + pages.page_tokens - 1) // pages.page_tokens
-    queries, query_index = floats_at(buffers.queries.at), rank * wide_tokens() * pages.head_dim
-    scores, score_index = floats_at(buffers.scores.at), rank * wide_tokens() * SEGMENT
+    queries, query_index = floats_at(buffers.queries.at), rank * query_rows() * pages.head_dim
+    scores, score_index = floats_at(buffers.scores.at), rank * query_rows() * SEGMENT
     keys = place_of(pages, 0, layer, head)
-    if is_few:
+    if in_tiles(pages):
+        tiled_scores(pages, own_table, keys, num_pages, queries, query_index, rows, scores, score_index)
+    elif is_few:
         few_scores(pages, own_table, keys, num_pages, queries, query_index, rows, scores, score_index)
     else:
         tile_scores(pages, own_table, keys, num_pages, queries, query_index, scores, score_index)
@@ -100,7 +111,9 @@ def attend_segment(
     if pair_words() == 1:
         for row in range(rows):
             round_words(buffers.scores.at, score_index + row * SEGMENT, seen)
-    if is_few:
+    if in_tiles(pages):
+        tiled_gathered(pages, own_table, values, num_pages, scores, score_index, rows, out, out_index)
+    elif is_few:
         few_gathered(pages, own_table, values, num_pages, scores, score_index, rows, out, out_index)
     else:
         tile_gathered(pages, own_table, values, num_pages, scores, score_index, out, out_index)
@@ -142,8 +155,11 @@ def take_queries(qkv, first_token, tile, head, head_dim, pages, rank, buffers):
     for row in range(rows):
         token = first_token + (first_row + row) // group
         start = token * qkv.width + (head * group + (first_row + row) % group) * head_dim
-        target = (rank * wide_tokens() + row) * pages.head_dim
-        for channel in range(head_dim):
+        target = (rank * query_rows() + row) * pages.head_dim
+        whole = head_dim // lanes() * lanes()
+        for channel in range(0, whole, lanes()):
+            store(queries, target + channel, load(source, start + channel) * splat(scale))
+        for channel in range(whole, head_dim):
             queries[target + channel] = source[start + channel] * scale
         for channel in range(head_dim, pages.head_dim):
             queries[target + channel] = np.float32(0.0)
@@ -154,5 +170,8 @@ def take_queries(qkv, first_token, tile, head, head_dim, pages, rank, buffers):
 @njit(**KERNEL)
 def finish_row(total, index, divisor, out, out_index, head_dim):
     """Divide by the sum and put the head's channels in their place."""
-    for channel in range(head_dim):
+    whole = head_dim // lanes() * lanes()
+    for channel in range(0, whole, lanes()):
+        store(out, out_index + channel, load(total, index + channel) / splat(divisor))
+    for channel in range(whole, head_dim):
         out[out_index + channel] = total[index + channel] / divisor

@@ -74,7 +74,7 @@ class CpuExecutor:
         self._forward = kernels.load(FORWARD[kv])  # now, and not with the first token
         self._plan_step, self._likeliest = kernels.load(PLAN_STEP), kernels.load(LIKELIEST)
         weakref.finalize(self, ranks.close)  # or the threads of every model of a process would wait until its end
-        self._num_pages, self._page_tokens, self._tile_rows = num_pages, page_tokens, current_target().tokens
+        self._num_pages, self._page_tokens, self._tile_rows = num_pages, page_tokens, current_target().query_rows
         self._pages, memories = allocate_pages(layout.config, num_pages, page_tokens, kv)
         self._page_memory, *self._page_scales = memories
         self._page_contents, self._kv = page_contents(layout.config, num_pages, page_tokens, memories), kv

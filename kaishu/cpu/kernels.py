@@ -29,7 +29,7 @@ import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
 
-from kaishu.cpu.target import cpu_features
+from kaishu.cpu.target import cpu_features, current_target
 
 _DIGEST_BYTES = 32
 
@@ -112,7 +112,7 @@ def kernel_folder(kernels: Path) -> Path:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.name.encode() + path.read_bytes())
     versions = (_numba_version(), llvmlite.__version__, platform.python_version(), platform.machine())
-    cpu = (llvm.get_host_cpu_name(), os.environ.get("NUMBA_CPU_NAME", ""), cpu_features())
+    cpu = (llvm.get_host_cpu_name(), os.environ.get("NUMBA_CPU_NAME", ""), cpu_features(), current_target().name)
     for part in (*versions, *cpu):
         digest.update(b"\0" + part.encode())
     return kernels / digest.hexdigest()[:16]

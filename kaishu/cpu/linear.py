@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from kaishu.cpu.bfloat_products import pair_words
 from kaishu.cpu.blocks import (
     int4_block,
     int4_minimum_block,
@@ -25,10 +26,13 @@ from kaishu.cpu.blocks import (
 )
 from kaishu.cpu.layout import BF16, BIAS, BLOCKS, INPUTS, INT4, INT8, KIND, MINIMUMS, SCALES, WEIGHTS
 from kaishu.cpu.products import wide_tokens
+from kaishu.cpu.tile_blocks import byte_tiles, few_tiles, wide_tiles
+from kaishu.cpu.tiles import TILE, has_tiles, only_with_tiles, release_tiles, shape_byte_tiles, shape_tiles
 from kaishu.cpu.vector import KERNEL, bytes_at, floats_at, halves_at, int64_at, lanes, load, store
 
 FEW_TOKENS = 2  # so few wait for memory, and two runs are read side by side: block by block, for one token at once
 CACHED_BYTES = 128 << 10  # activations that stay in the second-level cache while blocks of weights pass
+TILED_BYTES = 512 << 10  # the same on CPUs with tile registers, where that cache has 2 MB
 
 
 @njit(**KERNEL)
@@ -71,14 +75,17 @@ def linear_runs(model, run, other, x, first_row, last_row, out, other_out):
             own, own_out, own_kind = other, other_out, other_kind
         if not is_together:
             second = (own[0], own[2], own[2], own[3])
-        row_bytes = inputs * 4 if own_kind == BF16 else inputs
-        at_once = max(wide_tokens(), CACHED_BYTES // row_bytes // wide_tokens() * wide_tokens())
+        row_bytes = inputs * 2 * pair_words() if own_kind == BF16 else inputs
+        least, cached = (2 * TILE, TILED_BYTES) if has_tiles() else (wide_tokens(), CACHED_BYTES)
+        at_once = max(least, cached // row_bytes // least * least)
         for start in range(first_row, last_row, at_once):
             stop = min(last_row, start + at_once)
-            if own_kind == BF16:
-                _bf16_runs(model, own, second, x, start, stop, own_out, other_out)
-            else:
+            if own_kind != BF16:
                 _whole_runs(model, own_kind, own, second, x, start, stop, own_out, other_out)
+            elif has_tiles():
+                _tiled_runs(model, own, second, x, start, stop, own_out, other_out)
+            else:
+                _bf16_runs(model, own, second, x, start, stop, own_out, other_out)
     _add_bias(model, run, first_row, last_row, out)
     _add_bias(model, other, first_row, last_row, other_out)
 
@@ -114,6 +121,57 @@ def _bf16_runs(model, run, other, x, start, stop, out, other_out):
             token += 2
 
 
+@only_with_tiles
+@njit(**KERNEL)
+def _tiled_runs(model, run, other, x, start, stop, out, other_out):
+    """As `_bf16_runs`, in tile registers: 32 tokens at once, then what is left. With so many there is no other run."""
+    whole = start + (stop - start) // (2 * TILE) * 2 * TILE
+    if start < whole:
+        shape_tiles(np.int64(TILE))
+        which, first, last, column = run
+        pairs, row = linear_field(model, which, INPUTS) // 2, x.width
+        for block in range(first, last, 2):
+            weights, place = _halves_of(model, which, block), column + block * lanes()
+            for token in range(start, whole, 2 * TILE):
+                index = token * out.width + place
+                wide_tiles(weights, pairs, floats_at(x.words), token * row, row, floats_at(out.at), index, out.width)
+    for token in range(whole, stop, TILE):
+        shape_tiles(min(np.int64(TILE), stop - token))
+        _few_tiles_of_runs(model, run, other, x, token, out, other_out)
+    release_tiles()
+
+
+@njit(**KERNEL)
+def _few_tiles_of_runs(model, run, other, x, token, out, other_out):
+    which, first, last, column = run
+    other_which, other_first, other_last, other_column = other
+    width, pairs, words = lanes(), linear_field(model, which, INPUTS) // 2, floats_at(x.words)
+    row, is_alone = token * x.width, other_first >= other_last
+    for block in range(first, last, 2 if is_alone else 1):
+        other_block, target = other_first + block - first, other_out
+        second, place = other_which, token * other_out.width + other_column + other_block * width
+        if is_alone or other_block >= other_last:
+            other_block, target, second = block + 1 if is_alone else block, out, which
+            place = token * out.width + column + other_block * width
+        weights, others = _halves_of(model, which, block), _halves_of(model, second, other_block)
+        results = floats_at(out.at), token * out.width + column + block * width, out.width
+        other_results = floats_at(target.at), place, target.width
+        few_tiles(weights, others, pairs, words, row, x.width, *results, *other_results)
+
+
+@only_with_tiles
+@njit(**KERNEL)
+def _tiled_whole_run(model, kind, run, x, start, stop, out):
+    """As `_whole_runs` for whole tiles of tokens, in tile registers."""
+    which, first, last, column = run
+    groups = linear_field(model, which, INPUTS) // 32
+    shape_byte_tiles(np.int64(TILE))
+    for block in range(first, last):
+        own, place = _block_at(model, which, kind, block), column + block * lanes()
+        byte_tiles(kind, own, groups, x, start, stop, floats_at(out.at), place, out.width)
+    release_tiles()
+
+
 @njit(**KERNEL)
 def _halves_of(model, which, block):
     """Where a block of bfloat16 begins."""
@@ -139,6 +197,12 @@ def _whole_runs(model, kind, run, other, x, start, stop, out, other_out):
     which, first, last, column = run
     other_which, other_first, other_last, other_column = other
     groups, width = linear_field(model, which, INPUTS) // 32, lanes()
+    if has_tiles() and stop - start >= TILE:  # so many have no other run
+        whole = start + (stop - start) // TILE * TILE
+        _tiled_whole_run(model, kind, run, x, start, whole, out)
+        if whole == stop:
+            return
+        start = whole
     for block in range(first, last):
         other_block = other_first + block - first
         own, place = _block_at(model, which, kind, block), column + block * width

@@ -7,7 +7,7 @@ models and keeps no time: kaishu/benchmark.py does.
 Reading: every vector of a memory larger than the caches, once, added up; ranks claim four megabytes at a time and read
 them at four places at once, which is faster than at one. Multiplying: two tiles of sums and a row of activations, all
 in registers, and two vectors of weights from the first-level cache; nothing is unpacked, scaled or stored until the
-end.
+end. In tile registers: all four sums, two tiles of activations, and two of weights from the cache.
 """
 
 from __future__ import annotations
@@ -34,6 +34,19 @@ from kaishu.cpu.products import (
 from kaishu.cpu.records import address
 from kaishu.cpu.target import current_target
 from kaishu.cpu.threads import Ranks, shared_state
+from kaishu.cpu.tiles import (
+    TILE,
+    TILE_PAIRS,
+    has_tiles,
+    load_tile,
+    multiply_byte_tiles,
+    multiply_tiles,
+    only_with_tiles,
+    release_tiles,
+    shape_byte_tiles,
+    shape_tiles,
+    store_sums,
+)
 from kaishu.cpu.vector import (
     KERNEL,
     bytes_at,
@@ -41,6 +54,7 @@ from kaishu.cpu.vector import (
     fma,
     halves_at,
     int8_at,
+    int32_at,
     lanes,
     load,
     load_bytes,
@@ -151,12 +165,59 @@ def _multiply_floats(turns, weights, x, out):
         store(target, index * width, total)
 
 
+@only_with_tiles
+@njit(**KERNEL)
+def _multiply_bfloat_tiles(turns, weights, x, out):
+    shape_tiles(np.int64(TILE))  # all sums are zero then
+    packed, activations = halves_at(weights), halves_at(x)
+    load_tile(4, activations, 0, 2 * TILE)
+    load_tile(5, activations, 2 * TILE * TILE, 2 * TILE)
+    for _ in range(turns):
+        load_tile(6, packed, 0, 2 * TILE)
+        load_tile(7, packed, 2 * TILE * TILE_PAIRS, 2 * TILE)
+        multiply_tiles(0, 4, 6)
+        multiply_tiles(1, 4, 7)
+        multiply_tiles(2, 5, 6)
+        multiply_tiles(3, 5, 7)
+    _store_all_sums(floats_at(out))
+
+
+@only_with_tiles
+@njit(**KERNEL)
+def _multiply_byte_tiles(turns, weights, x, out):
+    shape_byte_tiles(np.int64(TILE))
+    packed, activations = int8_at(weights), int8_at(x)
+    load_tile(4, activations, 0, 32)
+    load_tile(5, activations, 32 * TILE, 32)
+    for _ in range(turns):
+        load_tile(6, packed, 0, 4 * TILE)
+        load_tile(7, packed, 4 * TILE * 8, 4 * TILE)
+        multiply_byte_tiles(0, 4, 6)
+        multiply_byte_tiles(1, 4, 7)
+        multiply_byte_tiles(2, 5, 6)
+        multiply_byte_tiles(3, 5, 7)
+    _store_all_sums(int32_at(out))
+
+
+@njit(**KERNEL)
+def _store_all_sums(out):
+    store_sums(0, out, 0, TILE)
+    store_sums(1, out, TILE * TILE, TILE)
+    store_sums(2, out, 2 * TILE * TILE, TILE)
+    store_sums(3, out, 3 * TILE * TILE, TILE)
+    release_tiles()
+
+
 @njit(**KERNEL)
 def multiply_on_rank(rank, ranks, shared, kind, turns, weights, x, out, out_bytes):
     """One rank's `turns`; its sums go to out + rank · out_bytes"""
     barrier(shared, ranks)
     own = out + rank * out_bytes
-    if kind == _INT4:
+    if has_tiles() and kind == _BF16:
+        _multiply_bfloat_tiles(turns, weights, x, own)
+    elif has_tiles() and kind != _FLOAT32:
+        _multiply_byte_tiles(turns, weights, x, own)
+    elif kind == _INT4:
         _multiply_nibbles(turns, weights, x, own)
     elif kind == _INT8:
         _multiply_bytes(turns, weights, x, own)
@@ -174,7 +235,7 @@ def multiply(kernels: Kernels, ranks: Ranks, kind: Arithmetic, turns: int) -> ND
     """
     target = current_target()
     weights, x = _ones(kind)
-    sums = 8 if kind == "float32" else 2 * target.tokens
+    sums = 8 if kind == "float32" else 4 * TILE if target.has_tiles else 2 * target.tokens
     dtype: type[np.generic] = np.float32
     if kind in {"int4", "int8"}:
         dtype = np.int16 if kind == "int4" and target.dot == "avx2" else np.int32
@@ -191,13 +252,19 @@ def turn_operations(kind: Arithmetic) -> int:
     target = current_target()
     if kind == "float32":
         return 2 * 8 * target.lanes
+    if target.has_tiles:
+        return 2 * 4 * TILE * TILE * 32
     products = 2 if kind == "bf16" else 4  # for each lane and token
     return 2 * 2 * target.tokens * target.lanes * products
 
 
 def _ones(kind: Arithmetic) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Weights for TURNS_APART turns, and activations for a tile, as the kernels read them."""
+    """Weights for TURNS_APART turns, and activations for a tile, as the kernels read them; two registers' of each where
+    there are tile registers."""
     target = current_target()
+    if target.has_tiles and kind != "float32":
+        each = 2 * TILE * 32  # two tiles
+        return (np.ones(each, np.int8),) * 2 if kind != "bf16" else (np.full(each, _BFLOAT_ONE, np.uint16),) * 2
     vectors = TURNS_APART * (1 if kind == "float32" else 2)
     if kind in {"int4", "int8"}:
         return np.ones(vectors * 4 * target.lanes, np.int8), np.ones(4 * target.tokens, np.int8)

@@ -140,7 +140,7 @@ def _scale_rows(pages, table, place, count, rows, scores, score_index):
                 store(scores, index, load(scores, index) * factor)
 
 
-def _by_kind(bf16: Any, int8: Any) -> Any:
+def by_kind(bf16: Any, int8: Any) -> Any:
     """One of two functions, by the type of the pages' record: it is settled when a kernel is compiled."""
 
     def choose(pages: Any, *arguments: Any) -> Any:
@@ -154,13 +154,13 @@ def _by_kind(bf16: Any, int8: Any) -> Any:
     return choose
 
 
-kept_at = _by_kind(_halves_kept, _bytes_kept)  # (pages): a pointer to their memory, typed by what is kept there
+kept_at = by_kind(_halves_kept, _bytes_kept)  # (pages): a pointer to their memory, typed by what is kept there
 # (pages, place, slot, heads, index): write a key, or a value, to its slot. place: where the head's keys begin; heads:
 # the address of float32, of which the head's, zeros behind it, start at `index`, and are overwritten
-keep_key, keep_value = _by_kind(_keep_bf16_key, _keep_int8_key), _by_kind(_keep_bf16_value, _keep_int8_value)
+keep_key, keep_value = by_kind(_keep_bf16_key, _keep_int8_key), by_kind(_keep_bf16_value, _keep_int8_value)
 # (pages, page, layer, heads): make room in a page before its first position is written. Values that no query may see
 # are weighed with zero, and zero times what an earlier request left there must be zero, even if that was no number
-clear_values = _by_kind(_clear_bf16, _clear_int8)
+clear_values = by_kind(_clear_bf16, _clear_int8)
 # (pages, table, place, count, rows, scores, score_index): multiply rows of scores by the scales of the keys or values
 # of `count` pages, which begin at `place` in page 0; keys and values in bf16 have none
-scale_scores = _by_kind(_scale_nothing, _scale_rows)
+scale_scores = by_kind(_scale_nothing, _scale_rows)

@@ -2,7 +2,8 @@
 
 Owns the tiles that walk over pages. Knows nothing of softmax, of masks, or of which sequence it serves. attention.py
 calls two pairs of functions, for a whole tile of rows (a prompt) and for few rows (decoding), in which each sum is
-computed in the same order, so that the results have the same bits.
+computed in the same order, so that the results have the same bits. Where there are tile registers, one pair serves
+pages of bfloat16 for any number of rows, with an order of its own.
 
 A whole tile of four rows is limited by arithmetic, as a linear layer is. Few rows are limited by memory: every key and
 value is read for two products a row. There are four blocks at a time, since a sum of products waits four cycles for
@@ -13,13 +14,27 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from kaishu.cpu.bfloat_products import multiply_kept, pair_words
-from kaishu.cpu.page_access import kept_at
+from kaishu.cpu.page_access import by_kind, kept_at
 from kaishu.cpu.pages import SEGMENT
-from kaishu.cpu.products import WIDE, store_tile, zero_tile
+from kaishu.cpu.products import WIDE, query_rows, store_tile, wide_tokens, zero_tile
+from kaishu.cpu.tiles import (
+    TILE_PAIRS,
+    has_tiles,
+    load_tile,
+    multiply_tiles,
+    only_with_tiles,
+    release_tiles,
+    shape_tiles,
+    store_sums,
+    zero_sums,
+)
 from kaishu.cpu.vector import KERNEL, lanes, prefetch
+
+_FEW_ROWS = 8  # so many, or fewer, wait for memory
 
 
 def _values_tile(tokens: int) -> Any:
@@ -150,16 +165,84 @@ def few_gathered(pages, table, values, count, scores, score_index, rows, out, ou
 
 @njit(**KERNEL)
 def tile_scores(pages, table, keys, count, queries, query_index, scores, score_index):
-    """scores[r, s] = query[r] · key[s] for a whole tile of rows."""
-    for page in range(count):
-        for block in range(0, pages.page_tokens, 2 * lanes()):
-            here = table[page] * pages.page_size + keys + block * pages.head_dim
-            _wide_keys(pages, here, queries, query_index, scores, score_index + page * pages.page_tokens + block)
+    """scores[r, s] = query[r] · key[s] for as many rows as attention takes at once."""
+    for row in range(0, query_rows(), wide_tokens()):
+        own, out = query_index + row * pages.head_dim, score_index + row * SEGMENT
+        for page in range(count):
+            for block in range(0, pages.page_tokens, 2 * lanes()):
+                here = table[page] * pages.page_size + keys + block * pages.head_dim
+                _wide_keys(pages, here, queries, own, scores, out + page * pages.page_tokens + block)
 
 
 @njit(**KERNEL)
 def tile_gathered(pages, table, values, count, scores, score_index, out, out_index):
-    """out[r] = Σ scores[r, s] · value[s] for a whole tile of rows."""
-    for channel in range(0, pages.head_dim, 2 * lanes()):
-        offset = values + channel * pages.page_tokens
-        _wide_values(pages, table, count, offset, scores, score_index, out, out_index + channel)
+    """out[r] = Σ scores[r, s] · value[s] for as many rows as attention takes at once."""
+    for row in range(0, query_rows(), wide_tokens()):
+        own, target = score_index + row * SEGMENT, out_index + row * pages.head_dim
+        for channel in range(0, pages.head_dim, 2 * lanes()):
+            offset = values + channel * pages.page_tokens
+            _wide_values(pages, table, count, offset, scores, own, out, target + channel)
+
+
+@njit(**KERNEL)
+def _bf16_in_tiles(pages):
+    return has_tiles()
+
+
+@njit(**KERNEL)
+def _int8_in_tiles(pages):
+    return 0
+
+
+in_tiles = by_kind(_bf16_in_tiles, _int8_in_tiles)  # (pages): whether the following two serve them, for any rows
+
+
+@only_with_tiles
+@njit(**KERNEL)
+def tiled_scores(pages, table, keys, count, queries, query_index, rows, scores, score_index):
+    """scores[r, s] = query[r] · key[s] in tile registers, for 1 to 16 rows. For few, what is read next is fetched."""
+    memory, width, pairs = kept_at(pages), lanes(), pages.head_dim // 2
+    shape_tiles(np.int64(rows))
+    for page in range(count):
+        here = table[page] * pages.page_size + keys
+        if rows <= _FEW_ROWS:
+            ahead = table[min(page + 1, count - 1)] * pages.page_size + keys
+            for line in range(0, pages.head_size, 2 * width):
+                prefetch(memory, ahead + line)
+                prefetch(memory, here + pages.head_size + line)
+        for block in range(0, pages.page_tokens, 2 * width):
+            own = here + block * pages.head_dim
+            zero_sums(0)
+            zero_sums(1)
+            for pair in range(0, pairs, TILE_PAIRS):
+                load_tile(4, queries, query_index + pair, pages.head_dim)
+                load_tile(6, memory, own + pair * 2 * width, 2 * width)
+                load_tile(7, memory, own + (pairs + pair) * 2 * width, 2 * width)
+                multiply_tiles(0, 4, 6)
+                multiply_tiles(1, 4, 7)
+            place = score_index + page * pages.page_tokens + block
+            store_sums(0, scores, place, SEGMENT)
+            store_sums(1, scores, place + width, SEGMENT)
+    release_tiles()
+
+
+@only_with_tiles
+@njit(**KERNEL)
+def tiled_gathered(pages, table, values, count, scores, score_index, rows, out, out_index):
+    """out[r] = Σ scores[r, s] · value[s] in tile registers, for 1 to 16 rows and two blocks of channels at a time."""
+    memory, width, pairs = kept_at(pages), lanes(), pages.page_tokens // 2
+    shape_tiles(np.int64(rows))
+    for channel in range(0, pages.head_dim, 2 * width):
+        zero_sums(0)
+        zero_sums(1)
+        for page in range(count):
+            here = table[page] * pages.page_size + values + channel * pages.page_tokens
+            for pair in range(0, pairs, TILE_PAIRS):
+                load_tile(4, scores, score_index + page * pairs + pair, SEGMENT)
+                load_tile(6, memory, here + pair * 2 * width, 2 * width)
+                load_tile(7, memory, here + (pairs + pair) * 2 * width, 2 * width)
+                multiply_tiles(0, 4, 6)
+                multiply_tiles(1, 4, 7)
+        store_sums(0, out, out_index + channel, pages.head_dim)
+        store_sums(1, out, out_index + channel + width, pages.head_dim)
+    release_tiles()

@@ -41,6 +41,7 @@ from kaishu.cpu.vector import (
 
 WIDE = 0  # in place of a number of tokens: as many as target.py says that the registers allow
 wide_tokens = constant_of_target(lambda: current_target().tokens)
+query_rows = constant_of_target(lambda: current_target().query_rows)
 
 
 def _tile_of(vector: Vector, literal: Any) -> Any:

@@ -13,7 +13,7 @@ from numba import njit
 from kaishu.cpu.attention import attend_segment, finish_row, join, take_queries
 from kaishu.cpu.barriers import claim
 from kaishu.cpu.pages import SEGMENT
-from kaishu.cpu.products import wide_tokens
+from kaishu.cpu.products import query_rows
 from kaishu.cpu.vector import KERNEL, floats_at, int32_at, int64_at, moved
 
 
@@ -42,7 +42,7 @@ def _span(step, sequence):
 def attend_pieces(model, buffers, layer, step, pages, rank, shared, stage):
     """Every piece of attention: a tile with all of its segments, or one segment of a sequence of few rows."""
     group, window = model.num_heads // model.num_key_value_heads, int64_at(model.windows)[layer]
-    total, wide = int32_at(step.piece_starts)[step.sequences], wide_tokens()
+    total, wide = int32_at(step.piece_starts)[step.sequences], query_rows()
     piece = claim(shared, stage, 1)
     while piece < total:
         sequence = _sequence_of_piece(step, piece)
@@ -71,7 +71,7 @@ def attend_pieces(model, buffers, layer, step, pages, rank, shared, stage):
 @njit(**KERNEL)
 def _piece_state(buffers, piece):
     """return: pointers to a piece's largest scores and sums, [R] each"""
-    start = piece * wide_tokens()
+    start = piece * query_rows()
     return moved(floats_at(buffers.largest.at), start), moved(floats_at(buffers.sums.at), start)
 
 
@@ -79,7 +79,7 @@ def _piece_state(buffers, piece):
 def _attend_tile(model, buffers, layer, pages, rank, table, head, first_token, tile, window):
     """All segments of one tile, joined in order; then its rows are done."""
     first_row, rows, group, start = tile
-    size, wide, own = pages.head_dim, wide_tokens(), rank * buffers.own_largest.width
+    size, wide, own = pages.head_dim, query_rows(), rank * buffers.own_largest.width
     largest, sums = moved(floats_at(buffers.joined_largest.at), own), moved(floats_at(buffers.joined_sums.at), own)
     new_largest, new_sums = moved(floats_at(buffers.own_largest.at), own), moved(floats_at(buffers.own_sums.at), own)
     total, gathered, index = floats_at(buffers.joined.at), floats_at(buffers.gathered.at), rank * wide * size
@@ -120,7 +120,7 @@ def join_segments(model, buffers, step, pages, shared, stage):
     while index < total:
         sequence, head = index // model.num_key_value_heads, index % model.num_key_value_heads
         first_token, tokens, _, last = _span(step, sequence)
-        if tokens * group <= wide_tokens():
+        if tokens * group <= query_rows():
             segments = last // SEGMENT + 1
             first = int32_at(step.piece_starts)[sequence] + head * segments
             for row in range(tokens * group):
@@ -133,10 +133,10 @@ def _join_row(model, buffers, pages, first, segments, row, first_token, head, gr
     """One query row: its segments are the pieces from `first` on."""
     size, partial = pages.head_dim, floats_at(buffers.partial.at)
     largest, sums = _piece_state(buffers, first)
-    place = (first * wide_tokens() + row) * size
+    place = (first * query_rows() + row) * size
     for piece in range(first + 1, first + segments):
         new_largest, new_sums = _piece_state(buffers, piece)
-        other = (piece * wide_tokens() + row) * size
+        other = (piece * query_rows() + row) * size
         join(largest, sums, partial, place, row, new_largest[row], new_sums[row], partial, other, size)
     token, query_head = first_token + row // group, head * group + row % group
     target = token * buffers.attended.width + query_head * model.head_dim

@@ -8,11 +8,15 @@ by executor.py, because weights are packed by as many rows as a vector has lanes
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
+
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # a system call of x86-64, and two of its constants
 
 DotForm = Literal["vnni512", "vnni256", "avx2", "sdot", "portable"]
 
@@ -26,6 +30,7 @@ class Target:
     has_bf16: whether pairs of bfloat16 are multiplied and added by an instruction (vdpbf16ps)
     has_half: whether float16 is widened by an instruction
     tokens:   how many tokens a tile of the integer products holds; as many as the registers allow
+    has_tiles: whether there are tile registers (AMX), which multiply bfloat16 and int8
     """
 
     lanes: int
@@ -33,6 +38,12 @@ class Target:
     has_bf16: bool
     has_half: bool
     tokens: int
+    has_tiles: bool = False
+
+    @property
+    def query_rows(self) -> int:
+        """How many rows of queries attention takes at once: those of a tile register, or of a tile."""
+        return 16 if self.has_tiles else self.tokens
 
     @property
     def name(self) -> str:
@@ -44,7 +55,7 @@ class Target:
             "sdot": "NEON with dot product",
             "portable": "portable vectors",
         }
-        return words[self.dot] + (", BF16" if self.has_bf16 else "")
+        return words[self.dot] + (", BF16" if self.has_bf16 else "") + (", AMX" if self.has_tiles else "")
 
 
 def target_from(features: frozenset[str], architecture: str) -> Target:
@@ -55,7 +66,9 @@ def target_from(features: frozenset[str], architecture: str) -> Target:
     """
     if architecture == "x86_64":
         if {"avx512f", "avx512bw", "avx512vl", "avx512vnni"} <= features:
-            return Target(16, "vnni512", "avx512bf16" in features, has_half=True, tokens=8)
+            has_bf16 = "avx512bf16" in features
+            has_tiles = has_bf16 and {"amx-tile", "amx-bf16", "amx-int8"} <= features
+            return Target(16, "vnni512", has_bf16, has_half=True, tokens=8, has_tiles=has_tiles)
         if {"avx2", "fma"} <= features:
             has_vnni = "avxvnni" in features
             return Target(8, "vnni256" if has_vnni else "avx2", False, has_half="f16c" in features, tokens=4)
@@ -74,7 +87,17 @@ def _target_of(features: str) -> Target:
     import llvmlite.binding as llvm
 
     enabled = frozenset(word[1:] for word in features.split(",") if word.startswith("+"))
-    return target_from(enabled, llvm.get_process_triple().split("-")[0])
+    target = target_from(enabled, llvm.get_process_triple().split("-")[0])
+    return replace(target, has_tiles=target.has_tiles and _may_use_tiles())
+
+
+def _may_use_tiles() -> bool:
+    """Ask Linux for the tile registers, as every process has to that wants them: they are then every thread's, and a
+    change of threads saves their 8 KiB. Linux before 5.16 doesn't know the question, and some sandboxes forbid it."""
+    if sys.platform != "linux":
+        return False
+    system = ctypes.CDLL(None)
+    return bool(system.syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
 def cpu_features(environment: Mapping[str, str] = os.environ) -> str:

@@ -5,7 +5,7 @@ A vector has as many float32 lanes as target.py says (8, or 16 with AVX-512). A 
 channel, so no operation adds lanes up, except `sum_lanes`, in one fixed order.
 
 Most operations are LLVM's own vector arithmetic, which every CPU gets in its best form (or, on the rarest, lane by
-lane). Only products of int8 and of bfloat16 need instructions by name: these are in products.py, with the tiles.
+lane). Only products of int8 and of bfloat16 need instructions by name: products.py, bfloat_products.py, tiles.py.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from numba.core import compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from kaishu.cpu import bfloat_products, blocks, products, target, vector
+from kaishu.cpu import bfloat_products, blocks, products, target, tile_blocks, tiles, vector
 from kaishu.cpu.products import WIDE
 from kaishu.cpu.records import ACTIVATIONS
 
@@ -52,7 +52,8 @@ def assembly(text: str, triple: str, features: str) -> str:
 def main(triple: str, features: str) -> None:
     enabled = frozenset(word[1:] for word in features.split(",") if word.startswith("+"))
     chosen = target.target_from(enabled, triple.split("-")[0])
-    vector.current_target = products.current_target = bfloat_products.current_target = lambda: chosen  # type: ignore[assignment]
+    for module in (vector, products, bfloat_products, tiles):
+        module.current_target = lambda: chosen  # type: ignore[attr-defined]
     cpu_target.target_context.refresh()
     whole, activations = types.int64, numba.from_dtype(ACTIVATIONS)
     bytes_, halves, floats = (types.CPointer(kind) for kind in (types.uint8, types.uint16, types.float32))
@@ -60,6 +61,13 @@ def main(triple: str, features: str) -> None:
     integers = (block, whole, activations, whole, floats, whole, whole)
     pairs = (block, block, whole, activations, whole, floats, whole, floats, whole)
     bfloats = (halves, whole, floats, whole, whole, floats, whole, whole)
+    others = (halves, halves, whole, floats, whole, whole, floats, whole, whole, floats, whole, whole)
+    bytes_in_tiles = (bytes_, halves, halves, whole, whole, activations, whole, floats, whole, whole)
+    in_tiles = (
+        ("bf16_tiles", tile_blocks.wide_tiles, bfloats),
+        ("few_bf16_tiles", tile_blocks.few_tiles, others),
+        ("byte_tiles", tile_blocks._plain_byte_tiles, (*bytes_in_tiles, types.CPointer(types.int32), bytes_, whole)),
+    )
     for name, function, arguments in (
         ("int4", blocks._int4_tile(WIDE, False), integers),
         ("int4_minimum", blocks._int4_tile(WIDE, True), integers),
@@ -67,6 +75,7 @@ def main(triple: str, features: str) -> None:
         ("bf16", blocks.wide_bf16, bfloats),
         ("int4_pair", blocks.int4_pair, pairs),
         ("int8_pair", blocks.int8_pair, pairs),
+        *(in_tiles if chosen.has_tiles else ()),
     ):
         print(f"== {name}")
         print(assembly(optimised(function, arguments), triple, features))

@@ -52,7 +52,7 @@ def assert_close(found, linear, x):
 
 @every_kind
 @pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
-@pytest.mark.parametrize("tokens, blocks, inputs", [(1, 2, 32), (2, 6, 96), (13, 4, 160), (5, 2, 1024)])
+@pytest.mark.parametrize("tokens, blocks, inputs", [(1, 2, 32), (2, 6, 96), (13, 4, 160), (5, 2, 1056), (53, 4, 64)])
 def test_a_linear_layer_is_the_product_in_float64(kind, bias, tokens, blocks, inputs, rng):
     linear = draw_linear(rng, kind, blocks * LANES, inputs, bias=bias)
     x = draw_activations(rng.normal(size=(tokens, inputs)) * 10.0 ** rng.integers(-2, 3, (tokens, 1)))
@@ -72,11 +72,11 @@ def test_rows_of_any_size_are_multiplied(kind, value, rng):
 
 @every_kind
 def test_a_token_has_the_same_bits_alone_and_among_others(kind, rng):
-    """For 1 to 13 tokens: whole tiles and every tail that can be left."""
+    """For 1 to 13 tokens, and some more: whole tiles and every tail that can be left."""
     linear = draw_linear(rng, kind, 4 * LANES, 96, bias=True)
-    model, rows = draw_model(linear), rng.normal(size=(13, 96))
-    alone = np.concatenate([multiplied(model, 0, draw_activations(rows[t : t + 1])) for t in range(13)])
-    for tokens in range(2, 14):
+    model, rows = draw_model(linear), rng.normal(size=(51, 96))
+    alone = np.concatenate([multiplied(model, 0, draw_activations(rows[t : t + 1])) for t in range(51)])
+    for tokens in (*range(2, 14), 15, 16, 17, 31, 32, 35, 48, 51):
         assert np.array_equal(multiplied(model, 0, draw_activations(rows[:tokens])), alone[:tokens])
         assert np.array_equal(multiplied(model, 0, draw_activations(rows[-tokens:])), alone[-tokens:])
 

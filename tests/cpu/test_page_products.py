@@ -7,14 +7,22 @@ import pytest
 from numba import njit
 
 from kaishu.cpu.page_access import scale_scores
-from kaishu.cpu.page_products import few_gathered, few_scores, tile_gathered, tile_scores
+from kaishu.cpu.page_products import (
+    few_gathered,
+    few_scores,
+    in_tiles,
+    tile_gathered,
+    tile_scores,
+    tiled_gathered,
+    tiled_scores,
+)
 from kaishu.cpu.pages import SEGMENT
 from kaishu.cpu.records import INT8_PAGES, PAGES, address, record
 from kaishu.cpu.target import current_target
 from kaishu.cpu.vector import floats_at, int32_at
 from tests.cpu.drawn_weights import as_bfloat16, bfloat16_bits, bfloat16_values
 
-LANES, ROWS, HAS_BF16 = current_target().lanes, current_target().tokens, current_target().has_bf16
+LANES, ROWS, HAS_BF16 = current_target().lanes, current_target().query_rows, current_target().has_bf16
 every_shape = pytest.mark.parametrize("head_dim, page_tokens", [(32, 32), (96, 32), (128, 64), (128, 256)])
 every_kind = pytest.mark.parametrize("kv", ["bf16", "int8"])
 every_count = pytest.mark.parametrize("count", [1, 2, 3])
@@ -24,7 +32,9 @@ every_count = pytest.mark.parametrize("count", [1, 2, 3])
 def scores_of(pages, table, count, queries, rows, is_few, scores):
     """queries, scores: addresses; the head begins in the middle of its page"""
     keys = pages.layer_size
-    if is_few:
+    if in_tiles(pages):
+        tiled_scores(pages, int32_at(table), keys, count, floats_at(queries), 0, rows, floats_at(scores), 0)
+    elif is_few:
         few_scores(pages, int32_at(table), keys, count, floats_at(queries), 0, rows, floats_at(scores), 0)
     else:
         tile_scores(pages, int32_at(table), keys, count, floats_at(queries), 0, floats_at(scores), 0)
@@ -33,7 +43,9 @@ def scores_of(pages, table, count, queries, rows, is_few, scores):
 @njit
 def gathered_of(pages, table, count, scores, rows, is_few, out):
     values = pages.layer_size + pages.head_size
-    if is_few:
+    if in_tiles(pages):
+        tiled_gathered(pages, int32_at(table), values, count, floats_at(scores), 0, rows, floats_at(out), 0)
+    elif is_few:
         few_gathered(pages, int32_at(table), values, count, floats_at(scores), 0, rows, floats_at(out), 0)
     else:
         tile_gathered(pages, int32_at(table), values, count, floats_at(scores), 0, floats_at(out), 0)

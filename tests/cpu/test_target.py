@@ -13,12 +13,13 @@ from pathlib import Path
 import llvmlite.binding
 import pytest
 
-from kaishu.cpu.target import Target, current_target, target_from
+from kaishu.cpu.target import Target, _target_of, current_target, target_from
 
 ROOT = Path(__file__).parent.parent.parent
 X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
 AVX2 = "+avx2,+fma,+f16c"
 VNNI512 = f"{AVX2},+avx512f,+avx512bw,+avx512vl,+avx512vnni"
+AMX = "+avx512bf16,+amx-tile,+amx-int8,+amx-bf16"
 
 # Each form: for which kind of CPU, with which of its features, and what that makes of the kernels.
 FORMS = {
@@ -28,6 +29,7 @@ FORMS = {
     "AVX-VNNI": (X86, f"{AVX2},+avxvnni", Target(8, "vnni256", False, has_half=True, tokens=4)),
     "AVX-512 VNNI": (X86, VNNI512, Target(16, "vnni512", False, has_half=True, tokens=8)),
     "AVX-512 VNNI and BF16": (X86, f"{VNNI512},+avx512bf16", Target(16, "vnni512", True, has_half=True, tokens=8)),
+    "AMX": (X86, f"{VNNI512},{AMX}", Target(16, "vnni512", True, has_half=True, tokens=8, has_tiles=True)),
     "portable on ARM": (ARM, "+neon", Target(8, "portable", False, has_half=False, tokens=4)),
     "NEON": (ARM, "+neon,+dotprod", Target(8, "sdot", False, has_half=True, tokens=4)),
 }
@@ -44,7 +46,11 @@ def can_run(triple: str, features: str) -> bool:
 
 
 # What the suite runs anyway, in this process, needn't run again.
-RUNNABLE = {name: form for name, form in FORMS.items() if can_run(*form[:2]) and form[2] != current_target()}
+RUNNABLE = {
+    name: form
+    for name, form in FORMS.items()
+    if can_run(*form[:2]) and form[2] != current_target() and current_target().has_tiles >= form[2].has_tiles
+}
 
 
 def run(*command: str, **environment: str) -> str:
@@ -72,6 +78,8 @@ def test_the_tests_of_the_instructions_pass_in_every_form_that_this_cpu_can_run(
             "tests/cpu/test_products.py",
             "tests/cpu/test_linear.py",
         ]  # else only one of vector.py's loads differs
+    if target.has_bf16:  # tile registers have page products of their own
+        files.append("tests/cpu/test_page_products.py")
     options = ("-q", "-x", "-n", "0", "-p", "no:cacheprovider")
     said = run("-c", program, *options, *files, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES=features)
     assert said.startswith(f"{target}\n") and re.search(r"^\d+ passed", said, re.MULTILINE)
@@ -127,6 +135,7 @@ INSTRUCTIONS = {
     "AVX-VNNI": (r"{vex}\s+vpdpbusd\s.*ymm", 8 * 4, r"vfmadd\w+ps.*ymm", r"vpmaddubsw|zmm"),
     "AVX-512 VNNI": (r"vpdpbusd\s.*zmm", 8 * 8, r"vfmadd\w+ps.*zmm", r"vpmaddubsw|vdpbf16ps"),
     "AVX-512 VNNI and BF16": (r"vpdpbusd\s.*zmm", 8 * 8, r"vdpbf16ps\s.*zmm", r"vpmaddubsw"),
+    "AMX": (r"vpdpbusd\s.*zmm", 8 * 8, r"vdpbf16ps\s.*zmm", r"vpmaddubsw"),
     "portable on ARM": (r"\bfmul\s", 4, r"\bfmul\s", r"\bsdot\s"),
     "NEON": (r"\bsdot\s", 8 * 4 * 2, r"\bfmla\s", r"\bsmlal\s"),
 }
@@ -136,12 +145,19 @@ INSTRUCTIONS = {
 def test_the_innermost_loops_have_the_instructions_of_their_cpu(form, assembly_of):
     whole, at_least, multiplied, never = INSTRUCTIONS[form]
     loops = assembly_of(form)
-    assert set(loops) == {"int4", "int4_minimum", "int8", "bf16", "int4_pair", "int8_pair"}
+    in_tiles = {"bf16_tiles", "few_bf16_tiles", "byte_tiles"} if form == "AMX" else set()
+    assert set(loops) == {"int4", "int4_minimum", "int8", "bf16", "int4_pair", "int8_pair"} | in_tiles
     for kind in ("int4", "int4_minimum", "int8"):
         assert count(whole, loops[kind]) >= at_least, loops[kind]
     for pair in ("int4_pair", "int8_pair"):  # two blocks for one token
         assert count(whole, loops[pair]) >= 2 * at_least // FORMS[form][2].tokens, loops[pair]
     assert count(multiplied, loops["bf16"]) >= 2 * FORMS[form][2].tokens
+    for loop, instruction, number in (
+        ("bf16_tiles", "tdpbf16ps", 4),
+        ("few_bf16_tiles", "tdpbf16ps", 2),
+        ("byte_tiles", "tdpbssd", 1),
+    ):
+        assert not in_tiles or count(instruction, loops[loop]) >= number, loops[loop]
     everything = "\n".join(loops.values())
     assert not count(never, everything)
     assert not count(r"\n\s+(call\w*|bl)\s", everything), "nothing is called from inside a loop"
@@ -152,6 +168,15 @@ def test_the_best_form_is_chosen_by_features(form):
     triple, features, target = FORMS[form]
     assert target_from(enabled(features), triple.split("-")[0]) == target
     assert target_from(enabled(features) | {"sse2", "another"}, triple.split("-")[0]) == target
+
+
+def test_tile_registers_are_used_only_where_the_system_allows_it(monkeypatch):
+    _, features, with_tiles = FORMS["AMX"]
+    for is_allowed in (True, False):
+        monkeypatch.setattr("kaishu.cpu.target._may_use_tiles", lambda is_allowed=is_allowed: is_allowed)
+        if platform.machine() in {"x86_64", "AMD64"}:
+            assert _target_of.__wrapped__(features) == replace(with_tiles, has_tiles=is_allowed)
+    assert with_tiles.name != replace(with_tiles, has_tiles=False).name, "kernels are kept apart by it"
 
 
 @pytest.mark.parametrize("architecture", ["riscv64", "ppc64le", "i686"])
@@ -184,5 +209,6 @@ def test_every_form_has_a_name_of_its_own():
         "AVX2 with VNNI",
         "AVX-512 VNNI",
         "AVX-512 VNNI, BF16",
+        "AVX-512 VNNI, BF16, AMX",
         "NEON with dot product",
     }
