@@ -1,9 +1,9 @@
 """Compiled kernels: made once for a machine, kept as object code, and called by address.
 
-Owns the few kernels' way from Python source to something that Python can call, and the files that keep it. Numba
-compiles them, but only the first time: what it made is linked by LLVM alone, so a later start needn't import Numba,
-which would take half of its time. A kernel therefore takes nothing but whole numbers and addresses of records, and is
-named by its module instead of imported. Used by executor.py, packing.py and measure.py.
+Owns the few kernels' way to something that Python can call, and the files that keep it. compiling.py makes object code
+of them, but only the first time: it is linked by LLVM alone, so a later start needn't import Numba, which would take
+half of its time. A kernel therefore takes nothing but whole numbers and addresses of records, and is named by its
+module instead of imported. Used by executor.py, packing.py and measure.py.
 
     kernels/DIGEST/NAME.kernel      SHA-256 of the rest | name of the function | zero | object code
 
@@ -160,16 +160,8 @@ def _compiled(entry: Entry) -> tuple[str, bytes]:
     return: the function's name in the object code, and that
     """
     import numba
-    from numba.core.registry import cpu_target
 
-    from kaishu.cpu.vector import KERNEL
+    from kaishu.cpu.compiling import compile_whole
 
-    features = cpu_target.target_context.codegen()._tm_features
-    assert features == cpu_features(), "target.py knows what Numba generates for"
-    function = getattr(import_module(entry.module), entry.function).py_func
-    # Without Numba's runtime, which counts references to arrays: kernels have none, and the linked code can't find it.
-    outermost = numba.njit(_nrt=False, **KERNEL)(function)
-    signature = tuple(numba.int64 if dtype is None else numba.from_dtype(dtype) for dtype in entry.arguments)
-    outermost.compile(signature)
-    made = outermost.overloads[signature]
-    return made.fndesc.llvm_func_name, made.library._get_compiled_object()
+    types = tuple(numba.int64 if dtype is None else numba.from_dtype(dtype) for dtype in entry.arguments)
+    return compile_whole(getattr(import_module(entry.module), entry.function).py_func, types)

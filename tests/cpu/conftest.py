@@ -13,8 +13,11 @@ from kaishu.cpu.kernels import Kernels
 from kaishu.cpu.packing import pack_linear
 from kaishu.cpu.store import KERNELS_FOLDER, cache_folder
 from kaishu.cpu.threads import Ranks
+from tests.cpu.machine_code import make_on_demand
 from tests.cpu.packed_models import PackedModel, packed_model
 from tests.cpu.packed_tensors import LANES, packer, sized
+
+make_on_demand()
 
 
 @pytest.fixture(scope="session")
