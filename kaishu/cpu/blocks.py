@@ -18,6 +18,7 @@ from typing import Any
 
 from numba import njit
 
+from kaishu.cpu.activations import group_step, row_place, row_step
 from kaishu.cpu.bfloat_products import multiply_pairs, pair_words
 from kaishu.cpu.products import (
     WIDE,
@@ -54,12 +55,13 @@ def _int4_tile(tokens: int, has_minimum: bool) -> Any:
     @njit(**KERNEL)
     def tile(block, groups, x, token, out, out_index, out_stride):
         weights, scales, minimums = block
-        width, stride = lanes(), x.width
+        width, stride, start = lanes(), row_step(x), row_place(x, token)
         whole, token_scales, token_sums = int8_at(x.whole), floats_at(x.scales), int32_at(x.sums)
         group_stride, token_shifts = stride // 32, int32_at(x.shifts)
         total = zero_tile(tokens)
         for group in range(groups):
-            place, own = token * stride + group * 32, token * group_stride + group
+            place = start + group * group_step()
+            own = place // 32
             if has_minimum:
                 sums = zero_nibble_sums(tokens)
             else:
@@ -87,11 +89,12 @@ def _int4_pair(has_minimum: bool) -> Any:
         """Two blocks for one token."""
         weights, scales, minimums = block
         others, other_scales, other_minimums = other
-        width, stride = lanes(), x.width
+        width, first_place = lanes(), row_place(x, token)
         whole, token_scales, token_sums = int8_at(x.whole), floats_at(x.scales), int32_at(x.sums)
         token_shifts, a, b = int32_at(x.shifts), zero_tile(1), zero_tile(1)
         for group in range(groups):
-            place, own, start = token * stride + group * 32, token * (stride // 32) + group, group * 16 * width
+            place, start = first_place + group * group_step(), group * 16 * width
+            own = place // 32
             if has_minimum:
                 first, second = zero_nibble_sums(1), zero_nibble_sums(1)
             else:
@@ -125,20 +128,20 @@ def _int8_tile(tokens: int) -> Any:
     @njit(**KERNEL)
     def tile(block, groups, x, token, out, out_index, out_stride):
         weights, scales, _ = block
-        width, stride = lanes(), x.width
+        width, stride, start = lanes(), row_step(x), row_place(x, token)
         whole, token_scales, token_sums = int8_at(x.whole), floats_at(x.scales), int32_at(x.sums)
         group_stride = stride // 32
         total = zero_tile(tokens)
         for group in range(groups):
             sums = zero_byte_sums(tokens)
-            place = token * stride + group * 32
+            place = start + group * group_step()
             if tokens == 1:
                 for line in range(4):
                     prefetch(weights, group * 32 * width + AHEAD_BYTES + line * 64)
             for part in range(8):
                 packed = load_bytes(weights, (group * 8 + part) * 4 * width)
                 sums = dot_bytes(sums, packed, whole, place + part * 4, stride)
-            scale, own = load_half(scales, group * width), token * group_stride + group
+            scale, own = load_half(scales, group * width), place // 32
             total = add_byte_group(total, sums, scale, token_scales, token_sums, own, group_stride)
         store_tile(out, out_index, out_stride, total)
 
@@ -150,12 +153,13 @@ def int8_pair(block, other, groups, x, token, out, index, other_out, other_index
     """As the pair of int4."""
     weights, scales, _ = block
     others, other_scales, _ = other
-    width, stride = lanes(), x.width
+    width, first_place = lanes(), row_place(x, token)
     whole, token_scales, token_sums = int8_at(x.whole), floats_at(x.scales), int32_at(x.sums)
     a, b = zero_tile(1), zero_tile(1)
     for group in range(groups):
         first, second = zero_byte_sums(1), zero_byte_sums(1)
-        place, own, start = token * stride + group * 32, token * (stride // 32) + group, group * 32 * width
+        place, start = first_place + group * group_step(), group * 32 * width
+        own = place // 32
         for line in range(0, 32 * width, 64):
             prefetch(weights, start + line + AHEAD_BYTES)
             prefetch(others, start + line + AHEAD_BYTES)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kaishu.cpu.layout import GATE, GROUP, KEY, QUERY, ROUTER, VALUE, Layout, padded
 from kaishu.cpu.pages import SEGMENT
 from kaishu.cpu.records import BUFFERS, address, matrix, record
+from kaishu.cpu.target import TILE, current_target
 
 LINE_BYTES = 64  # of a cache line
 STAGES = 16  # counters of work for each layer; a layer with experts uses the most
@@ -67,11 +68,13 @@ class StepBuffers:
         return matrix(self._zeros(*shape, dtype=dtype))
 
     def _activations(self, rows: int, columns: int) -> tuple[int, ...]:
-        width = padded(columns, GROUP)
-        words, whole = self._zeros(rows, width), self._zeros(rows, width, dtype=np.int8)
-        scales = self._zeros(rows, width // GROUP)
-        sums, shifts = (self._zeros(rows, width // GROUP, dtype=np.int32) for _ in range(2))
-        return (*map(address, (words, whole, scales, sums, shifts)), width)
+        width, has_tiles = padded(columns, GROUP), current_target().has_tiles
+        together = padded(rows, TILE) if has_tiles else rows
+        words, whole = self._zeros(rows, width), self._zeros(together, width, dtype=np.int8)
+        scales = self._zeros(together, width // GROUP)
+        sums, shifts = (self._zeros(together, width // GROUP, dtype=np.int32) for _ in range(2))
+        tiles = self._zeros(together if has_tiles else 0, width, dtype=np.uint16)
+        return (*map(address, (words, whole, scales, sums, shifts, tiles)), width)
 
     def _dense(self, rows: int, logit_rows: int) -> dict[str, Any]:
         layout, config = self._layout, self._layout.config

@@ -48,7 +48,7 @@ def compile_whole(function: Callable[..., Any], arguments: tuple[Any, ...]) -> t
     assert codegen._tm_features == cpu_features(), "target.py knows what Numba generates for"
     # Without Numba's runtime, which counts references to arrays: kernels have none, and the linked code can't find it.
     outermost = numba.njit(_nrt=False, **KERNEL)(function)
-    with global_compiler_lock, _only_linking(codegen):
+    with global_compiler_lock, only_linking(codegen):
         outermost.compile(arguments)
         made = outermost.overloads[arguments]
         made.library._ensure_finalized()
@@ -57,7 +57,7 @@ def compile_whole(function: Callable[..., Any], arguments: tuple[Any, ...]) -> t
 
 
 @contextmanager
-def _only_linking(codegen: Any) -> Iterator[None]:
+def only_linking(codegen: Any) -> Iterator[None]:
     """What Numba compiles meanwhile is linked and nothing else."""
     before = codegen._library_class, codegen.set_env
     codegen._library_class = LinkedCode

@@ -12,13 +12,26 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from kaishu.cpu.activations import group_step, row_place, rows_together
 from kaishu.cpu.barriers import barrier, claim
 from kaishu.cpu.exponential import exponential
 from kaishu.cpu.feed_forward import gated_blocks
 from kaishu.cpu.layout import BLOCKS, DOWN, GATE, INPUTS, ROUTER, UP
 from kaishu.cpu.linear import layer_field, linear_blocks, linear_field, linear_runs
 from kaishu.cpu.norm import prepare
-from kaishu.cpu.vector import KERNEL, floats_at, int8_at, int32_at, int64_at, lanes, load, max_lanes, splat, store
+from kaishu.cpu.vector import (
+    KERNEL,
+    floats_at,
+    halves_at,
+    int8_at,
+    int32_at,
+    int64_at,
+    lanes,
+    load,
+    max_lanes,
+    splat,
+    store,
+)
 
 
 @njit(**KERNEL)
@@ -135,18 +148,27 @@ def _group(model, buffers, tokens):
 
 @njit(**KERNEL)
 def _copy_rows(model, buffers, tokens, shared, stage):
-    """A token's activations, in both forms, to each of its places."""
+    """A token's activations, in the forms that linear layers read, to each of its places."""
     source, target, count = buffers.normed, buffers.expert_rows, model.experts_per_token
     choice = claim(shared, stage, 1)
     while choice < tokens * count:
-        row, other = choice // count * source.width, int64_at(buffers.places.at)[choice] * source.width
-        for k in range(source.width):
-            floats_at(target.words)[other + k] = floats_at(source.words)[row + k]
-            int8_at(target.whole)[other + k] = int8_at(source.whole)[row + k]
+        token, place = choice // count, int64_at(buffers.places.at)[choice]
+        if rows_together() == 1:
+            for k in range(source.width):
+                floats_at(target.words)[place * target.width + k] = floats_at(source.words)[token * source.width + k]
         for group in range(source.width // 32):
-            floats_at(target.scales)[other // 32 + group] = floats_at(source.scales)[row // 32 + group]
-            int32_at(target.sums)[other // 32 + group] = int32_at(source.sums)[row // 32 + group]
-            int32_at(target.shifts)[other // 32 + group] = int32_at(source.shifts)[row // 32 + group]
+            row, other = (
+                row_place(source, token) + group * group_step(),
+                row_place(target, place) + group * group_step(),
+            )
+            for k in range(32):
+                int8_at(target.whole)[other + k] = int8_at(source.whole)[row + k]
+            if rows_together() > 1:
+                for k in range(32):
+                    halves_at(target.tiles)[other + k] = halves_at(source.tiles)[row + k]
+            floats_at(target.scales)[other // 32] = floats_at(source.scales)[row // 32]
+            int32_at(target.sums)[other // 32] = int32_at(source.sums)[row // 32]
+            int32_at(target.shifts)[other // 32] = int32_at(source.shifts)[row // 32]
         choice = claim(shared, stage, 1)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from kaishu.cpu.activations import row_place
 from kaishu.cpu.bfloat_products import pair_words
 from kaishu.cpu.blocks import (
     int4_block,
@@ -26,13 +27,15 @@ from kaishu.cpu.blocks import (
 )
 from kaishu.cpu.layout import BF16, BIAS, BLOCKS, INPUTS, INT4, INT8, KIND, MINIMUMS, SCALES, WEIGHTS
 from kaishu.cpu.products import wide_tokens
+from kaishu.cpu.target import TILE
 from kaishu.cpu.tile_blocks import byte_tiles, few_tiles, wide_tiles
-from kaishu.cpu.tiles import TILE, has_tiles, only_with_tiles, release_tiles, shape_byte_tiles, shape_tiles
+from kaishu.cpu.tiles import has_tiles, only_with_tiles, release_tiles, shape_byte_tiles, shape_tiles
 from kaishu.cpu.vector import KERNEL, bytes_at, floats_at, halves_at, int64_at, lanes, load, store
 
+ENOUGH_OF_A_TILE = 3  # tokens: with so many, whole numbers are faster in tile registers
 FEW_TOKENS = 2  # so few wait for memory, and two runs are read side by side: block by block, for one token at once
 CACHED_BYTES = 128 << 10  # activations that stay in the second-level cache while blocks of weights pass
-TILED_BYTES = 512 << 10  # the same on CPUs with tile registers, where that cache has 2 MB
+TILED_BYTES = 1024 << 10  # the same on CPUs with tile registers, where that cache has 2 MB
 
 
 @njit(**KERNEL)
@@ -125,16 +128,20 @@ def _bf16_runs(model, run, other, x, start, stop, out, other_out):
 @njit(**KERNEL)
 def _tiled_runs(model, run, other, x, start, stop, out, other_out):
     """As `_bf16_runs`, in tile registers: 32 tokens at once, then what is left. With so many there is no other run."""
-    whole = start + (stop - start) // (2 * TILE) * 2 * TILE
-    if start < whole:
+    first_whole = min(stop, (start + TILE - 1) // TILE * TILE)
+    whole = first_whole + (stop - first_whole) // (2 * TILE) * 2 * TILE
+    if start < first_whole:
+        shape_tiles(first_whole - start)
+        _few_tiles_of_runs(model, run, other, x, start, out, other_out)
+    if first_whole < whole:
         shape_tiles(np.int64(TILE))
         which, first, last, column = run
-        pairs, row = linear_field(model, which, INPUTS) // 2, x.width
+        pairs = linear_field(model, which, INPUTS) // 2
         for block in range(first, last, 2):
             weights, place = _halves_of(model, which, block), column + block * lanes()
-            for token in range(start, whole, 2 * TILE):
+            for token in range(first_whole, whole, 2 * TILE):
                 index = token * out.width + place
-                wide_tiles(weights, pairs, floats_at(x.words), token * row, row, floats_at(out.at), index, out.width)
+                wide_tiles(weights, pairs, x, row_place(x, token), floats_at(out.at), index, out.width)
     for token in range(whole, stop, TILE):
         shape_tiles(min(np.int64(TILE), stop - token))
         _few_tiles_of_runs(model, run, other, x, token, out, other_out)
@@ -145,8 +152,8 @@ def _tiled_runs(model, run, other, x, start, stop, out, other_out):
 def _few_tiles_of_runs(model, run, other, x, token, out, other_out):
     which, first, last, column = run
     other_which, other_first, other_last, other_column = other
-    width, pairs, words = lanes(), linear_field(model, which, INPUTS) // 2, floats_at(x.words)
-    row, is_alone = token * x.width, other_first >= other_last
+    width, pairs, tiles = lanes(), linear_field(model, which, INPUTS) // 2, halves_at(x.tiles)
+    index, is_alone = row_place(x, token), other_first >= other_last
     for block in range(first, last, 2 if is_alone else 1):
         other_block, target = other_first + block - first, other_out
         second, place = other_which, token * other_out.width + other_column + other_block * width
@@ -156,13 +163,13 @@ def _few_tiles_of_runs(model, run, other, x, token, out, other_out):
         weights, others = _halves_of(model, which, block), _halves_of(model, second, other_block)
         results = floats_at(out.at), token * out.width + column + block * width, out.width
         other_results = floats_at(target.at), place, target.width
-        few_tiles(weights, others, pairs, words, row, x.width, *results, *other_results)
+        few_tiles(weights, others, pairs, tiles, index, *results, *other_results)
 
 
 @only_with_tiles
 @njit(**KERNEL)
 def _tiled_whole_run(model, kind, run, x, start, stop, out):
-    """As `_whole_runs` for whole tiles of tokens, in tile registers."""
+    """As `_whole_runs`, all in tile registers."""
     which, first, last, column = run
     groups = linear_field(model, which, INPUTS) // 32
     shape_byte_tiles(np.int64(TILE))
@@ -194,15 +201,27 @@ def _block_at(model, which, kind, block):
 
 @njit(**KERNEL)
 def _whole_runs(model, kind, run, other, x, start, stop, out, other_out):
+    """Of tokens that share a tile, so many are computed in tile registers as are enough of it; the rest elsewhere."""
+    first_token, last_token = start, start
+    if has_tiles():
+        if start % TILE != 0 and min(stop, start // TILE * TILE + TILE) - start < ENOUGH_OF_A_TILE:
+            first_token = min(stop, start // TILE * TILE + TILE)
+        last_token = stop
+        if stop % TILE != 0 and stop - max(first_token, stop // TILE * TILE) < ENOUGH_OF_A_TILE:
+            last_token = max(first_token, stop // TILE * TILE)
+        if first_token < last_token:  # so many have no other run
+            _tiled_whole_run(model, kind, run, x, first_token, last_token, out)
+    if start < first_token:
+        _few_whole_runs(model, kind, run, other, x, start, first_token, out, other_out)
+    if last_token < stop:
+        _few_whole_runs(model, kind, run, other, x, last_token, stop, out, other_out)
+
+
+@njit(**KERNEL)
+def _few_whole_runs(model, kind, run, other, x, start, stop, out, other_out):
     which, first, last, column = run
     other_which, other_first, other_last, other_column = other
     groups, width = linear_field(model, which, INPUTS) // 32, lanes()
-    if has_tiles() and stop - start >= TILE:  # so many have no other run
-        whole = start + (stop - start) // TILE * TILE
-        _tiled_whole_run(model, kind, run, x, start, whole, out)
-        if whole == stop:
-            return
-        start = whole
     for block in range(first, last):
         other_block = other_first + block - first
         own, place = _block_at(model, which, kind, block), column + block * width

@@ -32,10 +32,9 @@ from kaishu.cpu.products import (
     zero_tile,
 )
 from kaishu.cpu.records import address
-from kaishu.cpu.target import current_target
+from kaishu.cpu.target import TILE, current_target
 from kaishu.cpu.threads import Ranks, shared_state
 from kaishu.cpu.tiles import (
-    TILE,
     TILE_PAIRS,
     has_tiles,
     load_tile,

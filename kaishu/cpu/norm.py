@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from kaishu.cpu.activations import group_step, row_place, rows_together
 from kaishu.cpu.bfloat_products import pair_words
 from kaishu.cpu.products import nibble_shift
 from kaishu.cpu.vector import (
@@ -63,17 +64,29 @@ def prepare(x, row, inputs, is_quantised):
     """
     if is_quantised:
         _quantise(x, row, inputs)
-    if pair_words() == 1:
+    if rows_together() > 1:
+        _round_to_tiles(x, row, inputs)
+    elif pair_words() == 1:
         round_words(x.words, row * x.width, inputs)
+
+
+@njit(**KERNEL)
+def _round_to_tiles(x, row, inputs):
+    """float32 to bfloat16, nearest even, where the tile registers read them."""
+    words, start, tiles = floats_at(x.words), row * x.width, halves_at(x.tiles)
+    place = row_place(x, row)
+    for k in range(0, inputs, 32):
+        for part in range(0, 32, lanes()):
+            store_bfloat16(tiles, place + k // 32 * group_step() + part, load(words, start + k + part))
 
 
 @njit(**KERNEL)
 def _quantise(x, row, inputs):
     """Groups of 32 to int8: scale = max|x| / 127, to nearest even. A group that holds a NaN gets a scale of NaN."""
-    width, words, whole, place = lanes(), floats_at(x.words), int8_at(x.whole), row * x.width
+    width, words, whole = lanes(), floats_at(x.words), int8_at(x.whole)
     scales, sums, shifts = floats_at(x.scales), int32_at(x.sums), int32_at(x.shifts)
     for group in range(inputs // 32):
-        start = place + group * 32
+        start, place = row * x.width + group * 32, row_place(x, row) + group * group_step()
         largest = magnitude(load(words, start))
         for k in range(start + width, start + 32, width):
             largest = maximum(largest, magnitude(load(words, k)))
@@ -83,10 +96,10 @@ def _quantise(x, row, inputs):
         for k in range(start, start + 32, width):
             rounded = round_even(load(words, k) * splat(np.float32(inverse)))
             total = total + rounded
-            store_int8(whole, k, rounded)
-        scales[place // 32 + group] = top / np.float32(127.0)
-        sums[place // 32 + group] = np.int32(sum_lanes(total) * np.float32(8.0))
-        shifts[place // 32 + group] = nibble_shift(total)
+            store_int8(whole, place + k - start, rounded)
+        scales[place // 32] = top / np.float32(127.0)
+        sums[place // 32] = np.int32(sum_lanes(total) * np.float32(8.0))
+        shifts[place // 32] = nibble_shift(total)
 
 
 @njit(**KERNEL)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
+TILE = 16  # rows of activations, or of weights, that a tile register holds
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # a system call of x86-64, and two of its constants
 
 DotForm = Literal["vnni512", "vnni256", "avx2", "sdot", "portable"]
@@ -43,7 +44,7 @@ class Target:
     @property
     def query_rows(self) -> int:
         """How many rows of queries attention takes at once: those of a tile register, or of a tile."""
-        return 16 if self.has_tiles else self.tokens
+        return TILE if self.has_tiles else self.tokens
 
     @property
     def name(self) -> str:

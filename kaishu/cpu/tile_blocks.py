@@ -4,21 +4,23 @@ Owns the loops within a block, made of tiles.py. Knows nothing of layouts and la
 and where its results belong.
 
 In bfloat16 any number of tokens is computed here, since the instruction has roundings of its own. Of whole numbers a
-group's sum is exact, and is scaled and added as everywhere: so only whole tiles of 16 tokens are computed here, and
-the rest in blocks.py, with the same bits. 4-bit weights are unpacked first, once for each portion of tokens.
+group's sum is exact, and is scaled and added as everywhere: so few tokens may as well be computed in blocks.py, with
+the same bits. 4-bit weights are unpacked first, once for each portion of tokens.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
+from kaishu.cpu.activations import group_step, row_place
 from kaishu.cpu.blocks import AHEAD_BYTES
 from kaishu.cpu.layout import INT4, INT4_MINIMUM, INT8
 from kaishu.cpu.products import add_minimum, high_nibbles, low_nibbles, store_tile, zero_tile
+from kaishu.cpu.target import TILE
 from kaishu.cpu.tiles import (
-    TILE,
     TILE_PAIRS,
     add_group,
     load_rows,
@@ -26,12 +28,26 @@ from kaishu.cpu.tiles import (
     multiply_byte_tiles,
     multiply_tiles,
     scratch_bytes,
+    scratch_floats,
     scratch_sums,
     store_bytes,
     store_sums,
     zero_sums,
 )
-from kaishu.cpu.vector import KERNEL, floats_at, int8_at, int32_at, lanes, load_bytes, load_half, moved, prefetch
+from kaishu.cpu.vector import (
+    KERNEL,
+    floats_at,
+    halves_at,
+    int8_at,
+    int32_at,
+    lanes,
+    load,
+    load_bytes,
+    load_half,
+    moved,
+    prefetch,
+    store,
+)
 
 GROUPS_AT_ONCE = 32  # so many of a block are unpacked at a time: 16 KiB, a third of the first-level cache
 _UNPACKED_BYTES, _TWO_SUMS = GROUPS_AT_ONCE * 32 * TILE, 2 * TILE * TILE
@@ -57,26 +73,26 @@ def _byte_tiles(has_minimum: bool) -> Any:
         sums:    pointer to int32, [2, 16, 16], scratch
         ahead:   pointer to what is read next, of which `size` bytes are fetched with each group
         """
-        width, stride = lanes(), x.width
+        width, start = lanes(), row_place(x, token)
         whole, token_scales, token_sums = int8_at(x.whole), floats_at(x.scales), int32_at(x.sums)
-        group_stride = stride // 32
         total = zero_tile(TILE)
         if first_group > 0:
             total = load_rows(TILE, out, out_index, out_stride)
         for group in range(groups):
             zero_sums(0)
-            load_tile(4, whole, token * stride + (first_group + group) * 32, stride)
+            place = start + (first_group + group) * group_step()
+            load_tile(4, whole, place, 32)
             load_tile(6, weights, group * 32 * width, 4 * width)
             multiply_byte_tiles(0, 4, 6)
             own_sums = group % 2 * TILE * TILE
             store_sums(0, sums, own_sums, TILE)
             for line in range(group * size, (group + 1) * size, 64):
                 prefetch(ahead, line)
-            scale, own = load_half(scales, (first_group + group) * width), token * group_stride + first_group + group
-            total = add_group(total, sums, own_sums, scale, token_scales, own, group_stride)
+            scale, own = load_half(scales, (first_group + group) * width), place // 32
+            total = add_group(total, sums, own_sums, scale, token_scales, own, 1)
             if has_minimum:
                 smallest = load_half(minimums, (first_group + group) * width)
-                total = add_minimum(total, smallest, token_scales, token_sums, own, group_stride)
+                total = add_minimum(total, smallest, token_scales, token_sums, own, 1)
         store_tile(out, out_index, out_stride, total)
 
     return tiles
@@ -87,9 +103,13 @@ _plain_byte_tiles, _minimum_byte_tiles = _byte_tiles(False), _byte_tiles(True)
 
 @njit(**KERNEL)
 def byte_tiles(kind, block, groups, x, start, stop, out, column, stride):
-    """One block of rows of whole numbers of any kind, for whole tiles of tokens; the registers are shaped for bytes."""
+    """One block of rows of whole numbers of any kind, for tokens `start` to `stop`; the registers are shaped for bytes.
+
+    Tiles are computed whole; of one that begins before these tokens, or ends behind them, the results go by `partial`.
+    """
     weights, scales, minimums = block
     width, unpacked, sums = lanes(), scratch_bytes(_UNPACKED_BYTES), scratch_sums(_TWO_SUMS)
+    first_tile, partial = start // TILE * TILE, scratch_floats(_TWO_SUMS)
     for first in range(0, groups, GROUPS_AT_ONCE):
         count = min(GROUPS_AT_ONCE, groups - first)
         ahead_bytes = (32 if kind == INT8 else 16) * width  # of a group
@@ -98,29 +118,43 @@ def byte_tiles(kind, block, groups, x, start, stop, out, column, stride):
         if kind != INT8:
             unpack_nibbles(own, count, 8 if kind == INT4 else 0, unpacked)
             own = unpacked
-        for token in range(start, stop, TILE):
-            place, size = token * stride + column, ahead_bytes if token == start else 0
+        for tile in range(first_tile, stop, TILE):
+            target, place, step, size = out, tile * stride + column, stride, ahead_bytes if tile == first_tile else 0
+            if tile < start or tile + TILE > stop:
+                target, place, step = partial, _place_in_partial(tile, first_tile), np.int64(TILE)
             if kind == INT4_MINIMUM:
                 _minimum_byte_tiles(
-                    own, scales, minimums, count, first, x, token, out, place, stride, sums, ahead, size
+                    own, scales, minimums, count, first, x, tile, target, place, step, sums, ahead, size
                 )
             else:
-                _plain_byte_tiles(own, scales, minimums, count, first, x, token, out, place, stride, sums, ahead, size)
+                _plain_byte_tiles(own, scales, minimums, count, first, x, tile, target, place, step, sums, ahead, size)
+    for tile in range(first_tile, stop, TILE):
+        if tile < start or tile + TILE > stop:
+            for token in range(max(start, tile), min(stop, tile + TILE)):
+                row = load(partial, _place_in_partial(tile, first_tile) + (token - tile) * TILE)
+                store(out, token * stride + column, row)
 
 
 @njit(**KERNEL)
-def wide_tiles(weights, pairs, x, x_index, x_stride, out, out_index, out_stride):
-    """Two blocks of rows of bfloat16 for 32 tokens; arguments as for `wide_bf16`."""
-    width, later, out_later = lanes(), x_index + TILE * x_stride, out_index + TILE * out_stride
+def _place_in_partial(tile, first_tile):
+    """At most two tiles are partial: the first and the last."""
+    return 0 if tile == first_tile else TILE * TILE
+
+
+@njit(**KERNEL)
+def wide_tiles(weights, pairs, x, index, out, out_index, out_stride):
+    """Two blocks of rows of bfloat16 for 32 tokens: rows of x that begin in its tiles at index."""
+    width, out_later = lanes(), out_index + TILE * out_stride
+    tiles, later = halves_at(x.tiles), index + TILE * x.width
     zero_sums(0)
     zero_sums(1)
     zero_sums(2)
     zero_sums(3)
     for pair in range(0, pairs, TILE_PAIRS):
         load_tile(6, weights, pair * 2 * width, 2 * width)
-        load_tile(4, x, x_index + pair, x_stride)
+        load_tile(4, tiles, index + pair * 2 * TILE, 2 * TILE_PAIRS)
         load_tile(7, weights, (pairs + pair) * 2 * width, 2 * width)
-        load_tile(5, x, later + pair, x_stride)
+        load_tile(5, tiles, later + pair * 2 * TILE, 2 * TILE_PAIRS)
         multiply_tiles(0, 4, 6)
         multiply_tiles(1, 4, 7)
         multiply_tiles(2, 5, 6)
@@ -132,7 +166,7 @@ def wide_tiles(weights, pairs, x, x_index, x_stride, out, out_index, out_stride)
 
 
 @njit(**KERNEL)
-def few_tiles(weights, others, pairs, x, x_index, x_stride, out, index, stride, other_out, other_index, other_stride):
+def few_tiles(weights, others, pairs, tiles, tile_index, out, index, stride, other_out, other_index, other_stride):
     """Two blocks of rows of bfloat16, anywhere, for as many tokens as the registers are shaped for."""
     width = lanes()
     zero_sums(0)
@@ -142,7 +176,7 @@ def few_tiles(weights, others, pairs, x, x_index, x_stride, out, index, stride, 
             ahead = (pair + line) * 2 * width + AHEAD_BYTES // 2
             prefetch(weights, ahead)
             prefetch(others, ahead)
-        load_tile(4, x, x_index + pair, x_stride)
+        load_tile(4, tiles, tile_index + pair * 2 * TILE, 2 * TILE_PAIRS)
         load_tile(6, weights, pair * 2 * width, 2 * width)
         load_tile(7, others, pair * 2 * width, 2 * width)
         multiply_tiles(0, 4, 6)

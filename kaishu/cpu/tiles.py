@@ -24,7 +24,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
 from kaishu.cpu.products import loaded
-from kaishu.cpu.target import current_target
+from kaishu.cpu.target import TILE, current_target
 from kaishu.cpu.vector import (
     I8,
     I16,
@@ -38,7 +38,6 @@ from kaishu.cpu.vector import (
     splatted,
 )
 
-TILE = 16  # tokens, or rows of weights
 TILE_PAIRS = 16  # pairs of neighbours along K
 _REGISTERS, _LINE_BYTES = 8, 64
 _ACTIVATIONS, _WEIGHTS = (4, 5), (6, 7)  # the other registers have sums
@@ -160,7 +159,7 @@ def _scratch(dtype: Any) -> Any:
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             with builder.goto_entry_block():
-                memory = builder.alloca(ir.ArrayType(ir.IntType(dtype.bitwidth), number))
+                memory = builder.alloca(ir.ArrayType(context.get_value_type(dtype), number))
             memory.align = _LINE_BYTES
             return builder.gep(memory, [ir.Constant(I64, 0), ir.Constant(I64, 0)])
 
@@ -169,7 +168,7 @@ def _scratch(dtype: Any) -> Any:
     return intrinsic(prefer_literal=True)(typed)
 
 
-scratch_bytes, scratch_sums = _scratch(types.uint8), _scratch(types.int32)
+scratch_bytes, scratch_sums, scratch_floats = _scratch(types.uint8), _scratch(types.int32), _scratch(types.float32)
 
 
 @intrinsic(prefer_literal=True)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kaishu.cpu.layout import BF16, INT4, INT4_MINIMUM, INT8
 from kaishu.cpu.records import ACTIVATIONS, MATRIX, MODEL, address, record
-from kaishu.cpu.target import current_target
+from kaishu.cpu.target import TILE, current_target
 
 KINDS = {"bf16": BF16, "int8": INT8, "int4": INT4, "int4_minimum": INT4_MINIMUM}
 WHOLE_KINDS = ("int8", "int4", "int4_minimum")
@@ -135,7 +135,7 @@ def draw_model(*linears: DrawnLinear, **fields: Any) -> DrawnModel:
 class DrawnActivations:
     """An ACTIVATIONS record, its arrays, and the numbers that they stand for.
 
-    exact:     [T, K] float64, what `words` say
+    exact:     [T, K] float64, what `words` and `tiles` say
     quantised: [T, K] float64, what `whole` and `scales` say
     """
 
@@ -145,8 +145,18 @@ class DrawnActivations:
     scales: NDArray[np.float32]
     sums: NDArray[np.int32]
     shifts: NDArray[np.int32]
+    tiles: NDArray[np.uint16]
     exact: NDArray[np.float64]
     quantised: NDArray[np.float64]
+
+    def make_nan(self, row: int) -> None:
+        """What norm.py makes of a row whose first 32 numbers are NaN."""
+        self.words[row, :32] = np.nan
+        if current_target().has_tiles:
+            self.scales[row // TILE, 0, row % TILE] = np.nan
+            self.tiles[row // TILE, 0, row % TILE] = 0x7FC0
+        else:
+            self.scales[row, 0] = np.nan
 
 
 def draw_activations(x: NDArray[Any]) -> DrawnActivations:
@@ -167,13 +177,29 @@ def draw_activations(x: NDArray[Any]) -> DrawnActivations:
         words[:, : x.shape[1] // 2] = bfloat16_bits(x).view(np.float32)
         exact = as_bfloat16(x).astype(np.float64)
     quantised = (whole * scales.astype(np.float64)[..., None]).reshape(x.shape)
-    whole = np.ascontiguousarray(whole.reshape(x.shape))
-    arrays = (words, whole, scales, sums, shifts)
+    tiles = bfloat16_bits(x).reshape(groups.shape)
+    arrays = (words, *map(in_order, (whole, scales, sums, shifts, tiles)))
     made = record(
         ACTIVATIONS,
         dict(zip(ACTIVATIONS.names, (*map(address, arrays), x.shape[1]), strict=True)),
     )
     return DrawnActivations(made, *arrays, exact, quantised)
+
+
+def in_order(rows: NDArray[Any]) -> NDArray[Any]:
+    """Rows of groups, [T, K/32, …], as kernels read them: with tile registers [T/16, K/32, 16, …], else as they are."""
+    if not current_target().has_tiles:
+        return np.ascontiguousarray(rows)
+    padded = np.concatenate([rows, np.zeros((-len(rows) % TILE, *rows.shape[1:]), rows.dtype)])
+    return np.ascontiguousarray(padded.reshape(-1, TILE, *rows.shape[1:]).swapaxes(1, 2))
+
+
+def as_rows(memory: NDArray[Any]) -> NDArray[Any]:
+    """The rows of `in_order`, whole tiles of them, from what kernels have written. return: [≥ T, K/32, …]"""
+    if not current_target().has_tiles:
+        return memory
+    rows = memory.swapaxes(1, 2)  # [T/16, 16, K/32, …]
+    return rows.reshape(-1, *rows.shape[2:])
 
 
 def nibble_shifts(whole: NDArray[Any]) -> NDArray[np.int32]:

@@ -17,21 +17,23 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
 from kaishu.cpu import bfloat_products, blocks, products, target, tile_blocks, tiles, vector
+from kaishu.cpu.compiling import only_linking
 from kaishu.cpu.products import WIDE
 from kaishu.cpu.records import ACTIVATIONS
 
 
 def optimised(function, arguments) -> str:
-    """LLVM's text of one function, which calls nothing but instructions; Numba's steps up to machine code."""
+    """LLVM's text of one function and of what it calls; Numba's steps up to machine code."""
     flags = compiler.Flags()
     flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
     flags.error_model = "numpy"
     context = cpu_target.target_context
-    with global_compiler_lock:
+    with global_compiler_lock, only_linking(context.codegen()):
         compiled = compiler.compile_extra(
             cpu_target.typing_context, context, function.py_func, arguments, types.void, flags, {}
         )
-    return str(compiled.library._final_module)  # not yet finalised, because that would make machine code
+        compiled.library._ensure_finalized()
+    return str(compiled.library._final_module)
 
 
 def assembly(text: str, triple: str, features: str) -> str:
@@ -61,11 +63,12 @@ def main(triple: str, features: str) -> None:
     integers = (block, whole, activations, whole, floats, whole, whole)
     pairs = (block, block, whole, activations, whole, floats, whole, floats, whole)
     bfloats = (halves, whole, floats, whole, whole, floats, whole, whole)
-    others = (halves, halves, whole, floats, whole, whole, floats, whole, whole, floats, whole, whole)
+    two_blocks = (halves, whole, activations, whole, floats, whole, whole)
+    few_tiles = (halves, halves, whole, halves, whole, floats, whole, whole, floats, whole, whole)
     bytes_in_tiles = (bytes_, halves, halves, whole, whole, activations, whole, floats, whole, whole)
     in_tiles = (
-        ("bf16_tiles", tile_blocks.wide_tiles, bfloats),
-        ("few_bf16_tiles", tile_blocks.few_tiles, others),
+        ("bf16_tiles", tile_blocks.wide_tiles, two_blocks),
+        ("few_bf16_tiles", tile_blocks.few_tiles, few_tiles),
         ("byte_tiles", tile_blocks._plain_byte_tiles, (*bytes_in_tiles, types.CPointer(types.int32), bytes_, whole)),
     )
     for name, function, arguments in (

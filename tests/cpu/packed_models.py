@@ -19,9 +19,10 @@ from kaishu.cpu.executor import CpuExecutor
 from kaishu.cpu.kernels import Kernels
 from kaishu.cpu.layout import GROUP, Layout, padded, view
 from kaishu.cpu.packing import pack_model, plan_stored, unpack
-from kaishu.cpu.target import current_target
+from kaishu.cpu.target import TILE, current_target
 from kaishu.cpu.threads import Ranks
 from kaishu.reference.model import Model
+from tests.cpu.drawn_weights import as_rows
 from tests.reference.parity import CheckpointInMemory
 
 PAGE_TOKENS = 32  # with any vectors a multiple of twice their lanes
@@ -106,9 +107,22 @@ def matrix_after(executor: CpuExecutor, name: str, rows: int, dtype: Any = np.fl
     return memory_at(int(field["at"]), (rows, int(field["width"])), dtype)
 
 
-def activations_after(executor: CpuExecutor, name: str, rows: int, columns: int) -> np.ndarray:
-    """[rows, columns] float32: what linear layers of bf16 read, whichever form the words have."""
+def groups_after(executor: CpuExecutor, name: str, form: str, rows: int) -> np.ndarray:
+    """[rows, K/32, 32], or [rows, K/32] of one number a group: what activations hold in one form beside the words."""
     field = executor._buffers.record[name]
+    dtype = {"whole": np.int8, "tiles": np.uint16, "scales": np.float32}.get(form, np.int32)
+    inside = (32,) if form in {"whole", "tiles"} else ()
+    groups = int(field["width"]) // GROUP
+    if not current_target().has_tiles:
+        return memory_at(int(field[form]), (rows, groups, *inside), dtype)
+    return as_rows(memory_at(int(field[form]), (-(-rows // TILE), groups, TILE, *inside), dtype))[:rows]
+
+
+def activations_after(executor: CpuExecutor, name: str, rows: int, columns: int) -> np.ndarray:
+    """[rows, columns] float32: what linear layers of bf16 read, in whichever form."""
+    field = executor._buffers.record[name]
+    if current_target().has_tiles:
+        return from_bfloat16(groups_after(executor, name, "tiles", rows).reshape(rows, -1))[:, :columns]
     words = memory_at(int(field["words"]), (rows, int(field["width"])), np.float32)
     if current_target().has_bf16:
         pairs = words[:, : padded(columns, GROUP) // 2].copy().view(np.uint16)  # [rows, columns], the padding included

@@ -22,8 +22,8 @@ from tests.cpu.packed_models import (
     PackedModel,
     activations_after,
     assert_same_bits,
+    groups_after,
     matrix_after,
-    memory_at,
     packed_model,
 )
 from tests.reference.parity import CheckpointInMemory, random_ids
@@ -112,18 +112,13 @@ def test_rows_lie_by_expert_then_by_token_and_carry_their_activations(weights, o
     assert found.starts.tolist() == [0, *np.cumsum(counts)]
     busy = matrix_after(executor, "busy", 1, np.int64)[0].tolist()
     assert busy[: busy[-1]] == np.flatnonzero(counts).tolist()
-    rows, sources = executor._buffers.record["expert_rows"], executor._buffers.record["normed"]
-    width = int(rows["width"])
-    for name, dtype, columns in (
-        ("words", np.uint32, width),
-        ("whole", np.int8, width),
-        ("scales", np.uint32, width // 32),
-        ("sums", np.int32, width // 32),
-        ("shifts", np.int32, width // 32),
-    ):
-        moved = memory_at(int(rows[name]), (TOKENS * 2, columns), dtype)[found.places]  # [T, k, columns]
-        source = memory_at(int(sources[name]), (TOKENS, columns), dtype)
-        assert np.array_equal(moved, np.repeat(source[:, None], 2, axis=1)), name
+    columns = int(executor._buffers.record["normed"]["width"])
+    moved = activations_after(executor, "expert_rows", TOKENS * 2, columns)[found.places]  # [T, k, columns]
+    assert_same_bits(moved, np.repeat(activations_after(executor, "normed", TOKENS, columns)[:, None], 2, axis=1))
+    for form in ("whole", "scales", "sums", "shifts"):
+        moved = groups_after(executor, "expert_rows", form, TOKENS * 2)[found.places]  # [T, k, …]
+        source = groups_after(executor, "normed", form, TOKENS)
+        assert np.array_equal(moved, np.repeat(source[:, None], 2, axis=1)), form
 
 
 @pytest.mark.parametrize("norm_topk_prob", [True, False])

@@ -13,7 +13,7 @@ from kaishu.cpu.records import ACTIVATIONS, address, record
 from kaishu.cpu.target import current_target
 from kaishu.cpu.vector import pointer
 from kaishu.reference.norm import rms_norm as reference_rms_norm
-from tests.cpu.drawn_weights import nibble_shifts
+from tests.cpu.drawn_weights import as_rows, bfloat16_bits, in_order, nibble_shifts
 from tests.cpu.from_python import from_python
 
 EPS = np.float32(1e-6)
@@ -75,24 +75,28 @@ class Rows:
 
     def __init__(self, row, width=None):
         width = width or len(row)
-        self.words = np.full((3, width), 5, np.float32)
-        self.words[1, : len(row)] = row
-        self.whole = np.full((3, width), 99, np.int8)
-        self.scales = np.full((3, width // 32), 5, np.float32)
-        self.sums = np.full((3, width // 32), 12345, np.int32)
-        self.shifts = self.sums.copy()
-        arrays = {name: getattr(self, name) for name in ACTIVATIONS.names[:-1]}
+        before = {
+            "words": np.full((3, width), 5, np.float32),
+            "whole": np.full((3, width // 32, 32), 99, np.int8),
+            "scales": np.full((3, width // 32), 5, np.float32),
+            "sums": np.full((3, width // 32), 12345, np.int32),
+            "shifts": np.full((3, width // 32), 12345, np.int32),
+            "tiles": np.full((3, width // 32, 32), 777, np.uint16),
+        }
+        before["words"][1, : len(row)] = row
+        arrays = {name: array if name == "words" else in_order(array) for name, array in before.items()}
+        arrays["words"] = arrays["words"].copy()
         fields = {name: address(array) for name, array in arrays.items()}
         prepare(record(ACTIVATIONS, fields | {"width": width}), 1, len(row), True)
-        for array, kept in (
-            (self.words, 5),
-            (self.whole, 99),
-            (self.scales, 5),
-            (self.sums, 12345),
-            (self.shifts, 12345),
-        ):
-            groups = len(row) // (32 if array.shape[1] == width // 32 and width >= 32 else 1)
-            assert (array[[0, 2]] == kept).all() and (array[1, groups:] == kept).all()
+        found = {name: array if name == "words" else as_rows(array)[:3] for name, array in arrays.items()}
+        for name, array in found.items():
+            written = len(row) // (1 if name == "words" else 32)
+            assert np.array_equal(array[[0, 2]], before[name][[0, 2]])
+            assert np.array_equal(array[1, written:], before[name][1, written:])
+        self.words, self.scales, self.sums, self.shifts = (
+            found[name] for name in ("words", "scales", "sums", "shifts")
+        )
+        self.whole, self.tiles = (found[name].reshape(3, -1) for name in ("whole", "tiles"))
 
 
 def quantised(row):
@@ -154,11 +158,13 @@ def test_an_infinite_activation_leaves_an_infinite_scale(value, rng):
     assert rows.scales[1, 0] == np.inf and (rows.whole[1] == 0).all()
 
 
-def test_words_stay_as_they_are_without_bf16_instructions(rng):
+def test_words_stay_as_they_are_without_bf16_instructions_and_with_tile_registers(rng):
     row = rng.normal(size=64).astype(np.float32)
-    words = Rows(row).words[1]
-    expected = row
-    if current_target().has_bf16:
+    rows, target, expected = Rows(row), current_target(), row
+    words = rows.words[1]
+    if target.has_tiles:
+        assert np.array_equal(rows.tiles[1], bfloat16_bits(row))
+    elif target.has_bf16:
         pairs = torch.from_numpy(row).to(torch.bfloat16).view(torch.int32).view(torch.float32).numpy()
         expected = np.concatenate([pairs, words[32:]])
     assert np.array_equal(words.view(np.int32), expected.view(np.int32))

@@ -45,8 +45,8 @@ def test_a_kernel_finds_the_records_within_a_record(rng):
     hidden, words = rng.normal(size=(2, 8)).astype(np.float32)
     sums = np.arange(8, dtype=np.int32)
     assert BUFFERS.names is not None
-    fields = {name: (0, 0) if BUFFERS[name] == MATRIX else (0,) * 6 for name in BUFFERS.names}
-    fields |= {"hidden": matrix(hidden), "expert_inner": (address(words), 0, 0, address(sums), 0, 64)}
+    fields = {name: (0, 0) if BUFFERS[name] == MATRIX else (0,) * 7 for name in BUFFERS.names}
+    fields |= {"hidden": matrix(hidden), "expert_inner": (address(words), 0, 0, address(sums), 0, 0, 64)}
     assert read_nested(record(BUFFERS, fields)[()]) == (hidden[1], 8, words[2], 3, 64)
 
 

@@ -11,9 +11,10 @@ import pytest
 from numba import njit
 
 from kaishu.cpu import blocks, tile_blocks
+from kaishu.cpu.activations import row_place
 from kaishu.cpu.layout import INT4, INT4_MINIMUM, INT8, MINIMUMS, SCALES, WEIGHTS
-from kaishu.cpu.target import current_target
-from kaishu.cpu.tiles import TILE, release_tiles, shape_byte_tiles, shape_tiles
+from kaishu.cpu.target import TILE, current_target
+from kaishu.cpu.tiles import release_tiles, shape_byte_tiles, shape_tiles
 from kaishu.cpu.vector import bytes_at, floats_at, halves_at
 from tests.cpu.drawn_weights import draw_activations, draw_linear, draw_model
 
@@ -31,19 +32,18 @@ def block_at(addresses):
 
 
 @njit
-def wide(weights, pairs, x, width, out):
+def wide(weights, pairs, x, out):
     shape_tiles(np.int64(TILE))
-    tile_blocks.wide_tiles(halves_at(weights), pairs, floats_at(x), 0, width, floats_at(out), 0, 2 * LANES)
+    tile_blocks.wide_tiles(halves_at(weights), pairs, x, row_place(x, 0), floats_at(out), 0, 2 * LANES)
     release_tiles()
 
 
 @njit
-def few(tokens, weights, others, pairs, x, width, out, other_out):
+def few(first, tokens, weights, others, pairs, x, out, other_out):
     shape_tiles(np.int64(tokens))
     results, other_results = (floats_at(out), 0, LANES), (floats_at(other_out), 0, LANES)
-    tile_blocks.few_tiles(
-        halves_at(weights), halves_at(others), pairs, floats_at(x), 0, width, *results, *other_results
-    )
+    tiles, place = halves_at(x.tiles), row_place(x, first)
+    tile_blocks.few_tiles(halves_at(weights), halves_at(others), pairs, tiles, place, *results, *other_results)
     release_tiles()
 
 
@@ -55,38 +55,42 @@ if current_target().has_tiles:
         number, loop = KINDS[kind]
 
         @njit
-        def in_tiles(addresses, groups, x, out):
+        def in_tiles(addresses, groups, x, start, stop, out):
             shape_byte_tiles(np.int64(TILE))
-            tile_blocks.byte_tiles(number, block_at(addresses), groups, x, 1, 33, floats_at(out), 3, LANES + 5)
+            tile_blocks.byte_tiles(number, block_at(addresses), groups, x, start, stop, floats_at(out), 3, LANES + 5)
             release_tiles()
 
         @njit
         def elsewhere(addresses, groups, x, out):
-            loop(block_at(addresses), groups, x, 1, 33, floats_at(out), 3, LANES + 5)
+            for tile in range(0, 34, TILE):  # whose rows are the same distance apart
+                loop(block_at(addresses), groups, x, tile, min(34, tile + TILE), floats_at(out), 3, LANES + 5)
 
         linear = draw_linear(rng, kind, 2 * LANES, inputs)
         model, x = draw_model(linear), draw_activations(rng.normal(size=(34, inputs)))
         columns = WEIGHTS, SCALES, MINIMUMS if kind == "int4_minimum" else SCALES
         at = tuple(int(model.record["address"]) + int(model.linears[0, column]) for column in columns)
-        found, expected = np.full((2, 34, LANES + 5), UNTOUCHED)
-        in_tiles(at, inputs // 32, x.record[()], found.ctypes.data)
+        expected = np.full((34, LANES + 5), UNTOUCHED)
         elsewhere(at, inputs // 32, x.record[()], expected.ctypes.data)
-        assert np.array_equal(found, expected) and (found[1:33, 3 : 3 + LANES] != UNTOUCHED).all()
+        assert (expected[:, 3 : 3 + LANES] != UNTOUCHED).all()
+        for start, stop in [(0, 16), (0, 32), (1, 33), (0, 34), (16, 17), (3, 9), (5, 16), (14, 18), (31, 34)]:
+            found = np.full((34, LANES + 5), UNTOUCHED)
+            in_tiles(at, inputs // 32, x.record[()], start, stop, found.ctypes.data)
+            assert np.array_equal(found[start:stop], expected[start:stop])
+            assert (np.delete(found, np.s_[start:stop], axis=0) == UNTOUCHED).all()
 
     @pytest.mark.parametrize("inputs", [32, 160])
     def test_bfloat16_has_the_same_bits_for_any_number_of_tokens(inputs, rng):
         linear = draw_linear(rng, "bf16", 2 * LANES, inputs)
         model, x = draw_model(linear), draw_activations(rng.normal(size=(32, inputs)))
         start = int(model.record["address"]) + int(model.linears[0, WEIGHTS])
-        width = x.words.shape[1]
-        expected = np.zeros((32, 2 * LANES), np.float32)
-        wide(start, inputs // 2, x.words.ctypes.data, width, expected.ctypes.data)
+        record, expected = x.record[()], np.zeros((32, 2 * LANES), np.float32)
+        wide(start, inputs // 2, record, expected.ctypes.data)
         assert (expected != 0).all()
-        for tokens in range(1, TILE + 1):
+        for first, tokens in [*((0, count) for count in range(1, TILE + 1)), (3, 13), (15, 1), (16, 16), (21, 2)]:
             found = np.full((2, TILE, LANES), UNTOUCHED)
             second = start + LANES * inputs * 2
-            few(tokens, start, second, inputs // 2, x.words.ctypes.data, width, *(rows.ctypes.data for rows in found))
-            assert np.array_equal(np.concatenate(found[:, :tokens], axis=1), expected[:tokens])
+            few(first, tokens, start, second, inputs // 2, record, *(rows.ctypes.data for rows in found))
+            assert np.array_equal(np.concatenate(found[:, :tokens], axis=1), expected[first : first + tokens])
             assert (found[:, tokens:] == UNTOUCHED).all()
 
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from numba import njit
 
-from kaishu.cpu.target import current_target
+from kaishu.cpu.target import TILE, current_target
 from kaishu.cpu.tiles import (
-    TILE,
     has_tiles,
     load_tile,
     multiply_byte_tiles,
