@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from kaishu.checkpoint import Checkpoint
 from kaishu.cpu.buffers import StepBuffers, num_stages
 from kaishu.cpu.kernels import Entry, Kernels, kernel_folder
 from kaishu.cpu.layout import LAYOUT_VERSION, Layout, WeightKind, view
+from kaishu.cpu.list_room import ListRoom
 from kaishu.cpu.packing import pack_model, plan_stored
 from kaishu.cpu.pages import SEGMENT, KeyValueKind, allocate_pages, page_contents
 from kaishu.cpu.records import BUFFERS, INT8_PAGES, MODEL, PAGES, STEP, address, matrix, record
@@ -41,8 +43,23 @@ STEP_PROBLEMS = {  # what plan_step returns; not in its own file, which would im
     -4: "logits are wanted only for rows of the step",
 }
 LIKELIEST = Entry("likeliest", "kaishu.cpu.likeliest", "likeliest", (None,) * 13)
-LISTED = 64  # as in likeliest.py, which would import Numba
 PLAN_STEP = Entry("plan_step", "kaishu.cpu.step_plan", "plan_step", (MODEL, STEP, None, None, None, None))
+
+
+@dataclass(frozen=True)
+class _Latest:
+    """What the latest step returned.
+
+    logits:        they themselves, as long as somebody has them
+    logits_matrix: MATRIX of them
+    maxima_matrix: MATRIX of the maxima of their blocks
+    maxima:        the array that this is of
+    """
+
+    logits: Callable[[], NDArray[np.float32] | None]
+    logits_matrix: tuple[int, int]
+    maxima_matrix: tuple[int, int]
+    maxima: NDArray[np.float32] | None
 
 
 class CpuExecutor:
@@ -81,9 +98,9 @@ class CpuExecutor:
         self._model, self._model_arrays = _model_record(layout, memory)
         self._model_address, self._pages_address = address(self._model), address(self._pages)
         self._shared = shared_state(num_stages(layout.config.num_hidden_layers), ranks.count)
+        self._shared_address = address(self._shared)
         self._buffers = StepBuffers(layout, ranks.count, self._tile_rows)
-        nothing = np.zeros((0, 0), np.float32)
-        self._latest = weakref.ref(nothing), nothing  # the logits of the latest step, and the maxima of their blocks
+        self._latest, self._lists = _Latest(lambda: None, (0, 0), (0, 0), None), ListRoom(0, 0)
 
     @classmethod
     def from_checkpoint(
@@ -179,9 +196,11 @@ class CpuExecutor:
         rows, columns = len(batch.logit_rows), self._layout.packed[self._layout.head].padded_rows
         logits = np.empty((rows, columns), np.float32)  # so that it needn't be copied: with 32 rows that would be 19 MB
         maxima = np.empty((rows, -(-columns // BLOCK_TOKENS)), np.float32)
-        self._compute(batch, (logits, maxima))
-        self._latest = weakref.ref(logits), maxima
-        return logits[:, : self.vocab_size]
+        where, of_blocks = matrix(logits), matrix(maxima)
+        self._compute(batch, (where, of_blocks))
+        returned = logits[:, : self.vocab_size]
+        self._latest = _Latest(weakref.ref(returned), where, of_blocks, maxima)
+        return returned
 
     def hidden(self, batch: TokenBatch) -> NDArray[np.float32]:
         """As `step`, but return what the head would read, not yet rounded for the head's multiplication.
@@ -204,43 +223,35 @@ class CpuExecutor:
         logits: [R, V] float32, from `step`; of the latest one, if unchanged, the maxima are known already
         return: a list for each of `rows`
         """
-        known = self._known_maxima(logits)
-        count, listed, wanted = len(rows), min(LISTED, num_token_ids), np.array(rows, np.int32)
+        known, where = self._known_maxima(logits), self._latest.logits_matrix
         assert all(0 <= row < len(logits) for row in rows), "rows of these logits"
         assert 0 < num_token_ids <= logits.shape[1], "tokens of these rows"
-        if logits.strides[1:] != (logits.itemsize,) or logits.dtype != np.float32:
-            logits = np.ascontiguousarray(logits, np.float32)
-        maxima = np.empty((count, -(-num_token_ids // BLOCK_TOKENS)), np.float32)
-        values, ids = np.zeros((count, LISTED), np.float32), np.zeros((count, LISTED), np.int32)
-        finite = np.empty(count, np.int32)
-        self._shared[COUNTERS:] = 0
-        kernel, shared, width = self._likeliest, address(self._shared), logits.strides[0] // logits.itemsize
-        found = map(address, (maxima, values, ids, finite))
-        records = logits.ctypes.data, width, *known, address(wanted), count, num_token_ids, *found
+        if known == (0, 0):
+            if logits.strides[1:] != (logits.itemsize,) or logits.dtype != np.float32:
+                logits = np.ascontiguousarray(logits, np.float32)
+            where = logits.ctypes.data, logits.strides[0] // logits.itemsize
+        count = len(rows)
+        if not self._lists.fits(count, num_token_ids):
+            self._lists = ListRoom(count, num_token_ids)
+        self._lists.ask_for(rows)
+        self._shared[COUNTERS] = 0  # of its one stage
+        kernel, shared, lists = self._likeliest, self._shared_address, self._lists
+        records = *where, *known, lists.wanted_address, count, num_token_ids, *lists.found_addresses
         if count > 1:
             self._ranks.run(lambda rank: kernel(rank, shared, *records))
         else:
             kernel(0, shared, *records)
-        listed_ids, logits_listed = ids[:, :listed].astype(np.int64), values[:, :listed].astype(np.float64)
-        lists = zip(finite.tolist(), listed_ids, logits_listed, maxima, strict=True)
-        return [Likeliest(True, *own) if is_finite else Likeliest.of_no_finite_row() for is_finite, *own in lists]
+        return lists.found(count)
 
     def _known_maxima(self, logits: NDArray[np.float32]) -> tuple[int, int]:
-        """return: MATRIX of the blocks' maxima, if these are the logits of the latest step; otherwise zeros"""
-        latest, maxima = self._latest
-        whole = latest()
-        if whole is None:
-            return 0, 0
-        old, new = ((a.ctypes.data, len(a), a.strides) for a in (whole, logits))
-        return matrix(maxima) if logits.base is whole and old == new else (0, 0)
+        """return: MATRIX of the blocks' maxima, if these are what the latest step returned; otherwise zeros"""
+        return self._latest.maxima_matrix if self._latest.logits() is logits else (0, 0)
 
-    def _compute(
-        self, batch: TokenBatch, answer: tuple[NDArray[np.float32], NDArray[np.float32]] | None
-    ) -> NDArray[np.int32]:
+    def _compute(self, batch: TokenBatch, answer: tuple[tuple[int, int], tuple[int, int]] | None) -> NDArray[np.int32]:
         """Run the kernels; what they leave is in the buffers until the next step.
 
-        answer: [R, padded V] float32 for the logits, and [R, blocks] float32 for the maxima of the blocks of each row;
-                None for no head
+        answer: MATRIX of [R, padded V] float32 for the logits, and of [R, blocks] float32 for the maxima of the blocks
+                of each row; None for no head
         return: [R], the rows of the buffers that are the wanted ones
         """
         step, arrays = self._step_record(batch, answer)
@@ -252,7 +263,7 @@ class CpuExecutor:
             pieces = max(pieces, self._planned(wanted))
         self._buffers.make_room(len(batch.token_ids), len(batch.logit_rows), pieces)
         self._shared[COUNTERS:] = 0
-        kernel, count, shared = self._forward, self._ranks.count, address(self._shared)
+        kernel, count, shared = self._forward, self._ranks.count, self._shared_address
         records = self._model_address, address(step), address(wanted), address(self._buffers.record)
         self._ranks.run(lambda rank: kernel(rank, count, shared, *records, self._pages_address))
         del arrays, more_arrays  # kept until here: the records have only their addresses
@@ -292,7 +303,7 @@ class CpuExecutor:
         self._ranks.close()
 
     def _step_record(
-        self, batch: TokenBatch, answer: tuple[NDArray[np.float32], NDArray[np.float32]] | None
+        self, batch: TokenBatch, answer: tuple[tuple[int, int], tuple[int, int]] | None
     ) -> tuple[Any, list[NDArray[np.int32]]]:
         """return: STEP, with room for what plan_step fills in, and the arrays it points to"""
         tokens, sequences = len(batch.token_ids), len(batch.query_starts) - 1
@@ -303,7 +314,7 @@ class CpuExecutor:
         sequence_of, piece_starts, all_rows = start, start + 4 * tokens, start + 4 * (tokens + sequences + 1)
         sizes = tokens, sequences, batch.page_table.shape[1], len(batch.logit_rows)
         tables = (*map(address, arrays), sequence_of, piece_starts, all_rows)
-        results = ((0, 0), (0, 0)) if answer is None else map(matrix, answer)
+        results = ((0, 0), (0, 0)) if answer is None else answer
         return np.array((*tables, *results, *sizes), STEP), [*arrays, filled_in]
 
 

@@ -20,18 +20,22 @@ from kaishu.cpu.vector import (
     INLINE,
     KERNEL,
     at_least,
+    doubles_at,
     floats_at,
     fma,
     int32_at,
+    int64_at,
     lanes,
     load,
     max_lanes,
     moved,
+    prefetch,
     splat,
     sum_lanes,
 )
 
 LISTED = 64  # tokens of a row; kaishu/sampling asks for at most so many
+LINE_FLOATS = 16  # of a cache line
 BLOCK = 64  # BLOCK_TOKENS of batch.py; not imported, since compiled kernels are kept as long as their own files are
 
 
@@ -43,8 +47,8 @@ def likeliest(rank, shared, logits, width, known, known_width, wanted, rows, tok
     known:  the address of what `keep_maxima` left of the same rows, `known_width` from one to the next; 0 if nothing
     wanted: the address of [rows] int32: which rows
     maxima: the address of [rows, tokens / BLOCK rounded up] float32, which get the largest logit of each block
-    values: the address of [rows, LISTED] float32, which get the logits
-    ids:    the address of [rows, LISTED] int32, their tokens; fewer than LISTED if there are fewer tokens
+    values: the address of [rows, LISTED] float64, which get the logits
+    ids:    the address of [rows, LISTED] int64, their tokens; fewer than LISTED if there are fewer tokens
     finite: the address of [rows] int32, which get 1 where all logits are finite; otherwise nothing is listed
     """
     blocks = (tokens + BLOCK - 1) // BLOCK
@@ -62,7 +66,7 @@ def likeliest(rank, shared, logits, width, known, known_width, wanted, rows, tok
             keep_last_maximum(at, tokens, own)
         int32_at(finite)[row] = are_finite(own, blocks)
         if int32_at(finite)[row]:
-            list_row(at, tokens, own, floats_at(values + row * LISTED * 4), int32_at(ids + row * LISTED * 4))
+            list_row(at, tokens, own, doubles_at(values + row * LISTED * 8), int64_at(ids + row * LISTED * 8))
         row = claim(shared, 0, 1)
     return 0
 
@@ -96,10 +100,14 @@ def keep_last_maximum(row, tokens, maxima):
 @njit(**KERNEL)
 def are_finite(maxima, blocks):
     """Whether no maximum is NaN. return: 1 or 0"""
-    zeros = np.float32(0.0)
-    for block in range(blocks):
-        zeros += maxima[block] * np.float32(0.0)
-    return 1 if zeros == np.float32(0.0) else 0
+    zero, whole = splat(np.float32(0.0)), blocks // lanes() * lanes()
+    zeros = zero
+    for block in range(0, whole, lanes()):
+        zeros = fma(load(maxima, block), zero, zeros)
+    total = sum_lanes(zeros)
+    for block in range(whole, blocks):
+        total += maxima[block] * np.float32(0.0)
+    return 1 if total == np.float32(0.0) else 0
 
 
 @njit(**KERNEL)
@@ -111,6 +119,9 @@ def list_row(row, tokens, maxima, values, ids):
         found = insert(values, ids, found, maxima[block], block)
     if found == LISTED:
         limit = values[LISTED - 1]
+    for place in range(found):  # another rank may have written them, so they come from far: all at once
+        for line in range(ids[place] * BLOCK, ids[place] * BLOCK + BLOCK, LINE_FLOATS):
+            prefetch(row, line)
     found = 0
     for block in range(blocks):
         # Once the list is full, whatever only equals its last token comes behind it: its id is larger.
@@ -134,5 +145,5 @@ def insert(values, ids, found, value, token):
     while place > 0 and values[place - 1] < value:
         values[place], ids[place] = values[place - 1], ids[place - 1]
         place -= 1
-    values[place], ids[place] = value, np.int32(token)
+    values[place], ids[place] = value, token
     return min(found + 1, LISTED)

@@ -131,8 +131,8 @@ def _at(dtype: Any) -> Any:
     return intrinsic(typed)
 
 
-bytes_at, halves_at, floats_at = _at(types.uint8), _at(types.uint16), _at(types.float32)
-int8_at, int32_at, int64_at, words_at = _at(types.int8), _at(types.int32), _at(types.int64), _at(types.uint32)
+bytes_at, halves_at, words_at, floats_at = map(_at, (types.uint8, types.uint16, types.uint32, types.float32))
+int8_at, int32_at, int64_at, doubles_at = map(_at, (types.int8, types.int32, types.int64, types.float64))
 
 
 def constant_of_target(value: Callable[[], int]) -> Any:

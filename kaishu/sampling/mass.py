@@ -183,10 +183,11 @@ def weights_of(logits: Values, highest: float, temperature: float) -> Values:
     logits: [N] float64, none above `highest`; -inf where no token may come
     return: [N] float64, 0 to 1
     """
-    with np.errstate(
-        over="ignore", under="ignore"
-    ):  # a tiny temperature sends the rest to -inf, and their weights to 0
-        weights: Values = np.exp((logits - highest) / temperature)
+    exponents = logits - highest
+    if temperature != 1.0:
+        with np.errstate(over="ignore"):  # a tiny temperature sends the rest to -inf, and their weights to 0
+            exponents /= temperature
+    weights: Values = np.exp(exponents)  # what is too small for float64 becomes 0, of which numpy doesn't warn
     return weights
 
 

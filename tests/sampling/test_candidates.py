@@ -144,6 +144,24 @@ def test_draws_follow_the_distribution(rules, spread) -> None:
     assert chi_square_is_small(lambda: candidates.draw(rng), expected, 20_000)
 
 
+@pytest.mark.parametrize("top_p", [1.0, 0.95])
+@pytest.mark.parametrize("below", [1.0, 4.0, 9.0])
+def test_draws_of_many_unlikely_tokens_come_as_often_as_all_of_them_should(below, top_p) -> None:
+    """Of each level of logits; a single token of thousands would hardly be seen, whether it comes too often or not.
+
+    below: how far under the likeliest the others begin. Blind proposals hold mostly, seldom, or hardly ever
+    """
+    rng = np.random.default_rng(5)
+    row = np.repeat(np.float32([0, -0.5, -below, -below - 1, -below - 2, -np.inf]), [9, 50, 1500, 2500, 800, 141])
+    row = rng.permutation(row)
+    level_of = dict(enumerate(row.tolist()))
+    expected: dict[float, float] = {}
+    for token_id, probability in distribution(row.astype(np.float64), 1.0, 0, top_p, 0.0).items():
+        expected[level_of[token_id]] = expected.get(level_of[token_id], 0.0) + probability
+    candidates = Candidates(LogitRow(row), Rules(1.0, top_p=top_p))
+    assert chi_square_is_small(lambda: level_of[candidates.draw(rng)], expected, 20_000)
+
+
 @pytest.mark.parametrize("top_p", [0.5001, 0.9001])
 @pytest.mark.parametrize("temperature", [1e-4, 1.0])
 def test_equal_logits_far_beyond_the_first_look_go_by_id_too(top_p, temperature, rng) -> None:
