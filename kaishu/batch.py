@@ -185,6 +185,6 @@ class FindsLikeliest(Protocol):
         logits:        [R, V] float32, from `step`
         rows:          which of them
         num_token_ids: the ids from here on count for nothing
-        return:        a list for each of `rows`
+        return:        a list for each of `rows`; their maxima stay as they are until the next call
         """
         ...

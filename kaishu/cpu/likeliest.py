@@ -113,22 +113,29 @@ def are_finite(maxima, blocks):
 @njit(**KERNEL)
 def list_row(row, tokens, maxima, values, ids):
     """Write a row's list. `values` first serves for the largest maxima, and `ids` for their blocks."""
-    blocks, found = (tokens + BLOCK - 1) // BLOCK, 0
+    blocks, found, width = (tokens + BLOCK - 1) // BLOCK, 0, lanes()
     limit = -np.float32(np.inf)
-    for block in range(blocks):
-        found = insert(values, ids, found, maxima[block], block)
+    for start in range(0, blocks, width):  # a vector of maxima at once, of which mostly none is large enough
+        is_whole = start + width <= blocks
+        if found == LISTED and is_whole and not max_lanes(load(maxima, start)) > values[LISTED - 1]:
+            continue
+        for block in range(start, min(blocks, start + width)):
+            found = insert(values, ids, found, maxima[block], block)
     if found == LISTED:
         limit = values[LISTED - 1]
     for place in range(found):  # another rank may have written them, so they come from far: all at once
         for line in range(ids[place] * BLOCK, ids[place] * BLOCK + BLOCK, LINE_FLOATS):
             prefetch(row, line)
     found = 0
-    for block in range(blocks):
-        # Once the list is full, whatever only equals its last token comes behind it: its id is larger.
-        if maxima[block] >= limit and (found < LISTED or maxima[block] > values[LISTED - 1]):
-            for token in range(block * BLOCK, min(tokens, (block + 1) * BLOCK)):
-                if row[token] >= limit:
-                    found = insert(values, ids, found, row[token], token)
+    for start in range(0, blocks, width):
+        if start + width <= blocks and max_lanes(load(maxima, start)) < limit:
+            continue
+        for block in range(start, min(blocks, start + width)):
+            # Once the list is full, whatever only equals its last token comes behind it: its id is larger.
+            if maxima[block] >= limit and (found < LISTED or maxima[block] > values[LISTED - 1]):
+                for token in range(block * BLOCK, min(tokens, (block + 1) * BLOCK)):
+                    if row[token] >= limit:
+                        found = insert(values, ids, found, row[token], token)
 
 
 @njit(**INLINE)

@@ -41,8 +41,8 @@ class ListRoom:
             self._wanted[place] = row
 
     def found(self, count: int) -> list[Likeliest]:
-        """What the kernel found for the first `count` rows asked for, in arrays of their own."""
+        """What the kernel found for the first `count` rows asked for; the maxima until it is asked again."""
         listed = min(LISTED, self._num_token_ids)
         ids, logits = self._ids[:count, :listed].copy(), self._values[:count, :listed].copy()
-        lists = zip(self._finite[:count].tolist(), ids, logits, self._maxima[:count].copy(), strict=True)
+        lists = zip(self._finite[:count].tolist(), ids, logits, self._maxima[:count], strict=True)
         return [Likeliest(True, *own) if is_finite else Likeliest.of_no_finite_row() for is_finite, *own in lists]

@@ -1,4 +1,4 @@
-"""Room for lists: what was found is nobody else's, what doesn't fit is seen. test_likeliest.py has what is found."""
+"""Room for lists: a list is nobody else's, what doesn't fit is seen. test_likeliest.py has what is found."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ def test_it_fits_as_many_rows_or_fewer_of_the_same_tokens() -> None:
     assert not room.fits(4, 1000) and not room.fits(1, 999)
 
 
-def test_what_was_found_stays_when_the_room_is_used_again() -> None:
+def test_lists_stay_when_the_room_is_used_again() -> None:
     room = ListRoom(2, 1000)
     room.ask_for([4, 1])
     assert room._wanted.tolist() == [4, 1]
     room._finite[:], room._ids[:], room._values[:], room._maxima[:] = 1, 7, 0.5, 2
     first, second = room.found(2)
-    room._ids[:], room._values[:], room._maxima[:] = 0, 0, 0
+    assert first.maxima.tolist() == second.maxima.tolist() == [2] * 16
+    room._ids[:], room._values[:] = 0, 0
     for found in (first, second):
         assert found.is_finite and found.ids.tolist() == [7] * LISTED and found.logits.tolist() == [0.5] * LISTED
-        assert found.maxima.tolist() == [2] * 16
     assert first.ids.dtype == np.int64 and first.logits.dtype == np.float64
 
 
