@@ -6,7 +6,8 @@ rows lie one after another. With them, 16 rows by 32 along K are one piece of me
     without      [T, K/32, 32]
     with         [T/16, K/32, 16, 32]
 
-What belongs to a group of 32, like its scale, has the same order, with one number for the 32.
+That is so of all forms but the words, which always lie row by row. What belongs to a group of 32, like its scale, has
+the same order, with one number for the 32.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numba import njit
 from kaishu.cpu.target import TILE, current_target
 from kaishu.cpu.vector import INLINE, constant_of_target
 
+# How many rows lie together, group by group.
 rows_together = constant_of_target(lambda: TILE if current_target().has_tiles else 1)
 
 

@@ -218,7 +218,8 @@ def _few_bf16_tile(tokens: int) -> Any:
 
 
 def _block_of(wide: Any, two: Any, one: Any) -> Any:
-    """One block of rows for tokens `start` to `stop`: wide tiles, then what is left."""
+    """One block of rows for tokens `start` to `stop`: wide tiles, then what is left. With tile registers, these tokens
+    have to lie in one tile (activations.py)."""
 
     @njit(**KERNEL)
     def block(block, groups, x, start, stop, out, column, stride):

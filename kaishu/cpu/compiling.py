@@ -48,12 +48,14 @@ def compile_whole(function: Callable[..., Any], arguments: tuple[Any, ...]) -> t
     assert codegen._tm_features == cpu_features(), "target.py knows what Numba generates for"
     # Without Numba's runtime, which counts references to arrays: kernels have none, and the linked code can't find it.
     outermost = numba.njit(_nrt=False, **KERNEL)(function)
-    with global_compiler_lock, only_linking(codegen):
-        outermost.compile(arguments)
-        made = outermost.overloads[arguments]
-        made.library._ensure_finalized()
-    JITCodeLibrary._optimize_final_module(made.library)
-    return made.fndesc.llvm_func_name, codegen._tm.emit_object(made.library._final_module)
+    with global_compiler_lock:
+        with only_linking(codegen):
+            outermost.compile(arguments)
+            made = outermost.overloads[arguments]
+            made.library._ensure_finalized()
+        made.library._verify_declare_only_symbols()
+        JITCodeLibrary._optimize_final_module(made.library)
+        return made.fndesc.llvm_func_name, codegen._tm.emit_object(made.library._final_module)
 
 
 @contextmanager

@@ -123,7 +123,7 @@ def list_row(row, tokens, maxima, values, ids):
             found = insert(values, ids, found, maxima[block], block)
     if found == LISTED:
         limit = values[LISTED - 1]
-    for place in range(found):  # another rank may have written them, so they come from far: all at once
+    for place in range(found):  # logits that another rank has written are far away: the waits for them overlap so
         for line in range(ids[place] * BLOCK, ids[place] * BLOCK + BLOCK, LINE_FLOATS):
             prefetch(row, line)
     found = 0

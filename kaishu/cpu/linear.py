@@ -32,8 +32,8 @@ from kaishu.cpu.tile_blocks import byte_tiles, few_tiles, wide_tiles
 from kaishu.cpu.tiles import has_tiles, only_with_tiles, release_tiles, shape_byte_tiles, shape_tiles
 from kaishu.cpu.vector import KERNEL, bytes_at, floats_at, halves_at, int64_at, lanes, load, store
 
-ENOUGH_OF_A_TILE = 3  # tokens: with so many, whole numbers are faster in tile registers
 FEW_TOKENS = 2  # so few wait for memory, and two runs are read side by side: block by block, for one token at once
+ENOUGH_OF_A_TILE = FEW_TOKENS + 1  # tokens of whole numbers; with fewer there may be a second run, which has no tiles
 CACHED_BYTES = 128 << 10  # activations that stay in the second-level cache while blocks of weights pass
 TILED_BYTES = 1024 << 10  # the same on CPUs with tile registers, where that cache has 2 MB
 
@@ -127,7 +127,8 @@ def _bf16_runs(model, run, other, x, start, stop, out, other_out):
 @only_with_tiles
 @njit(**KERNEL)
 def _tiled_runs(model, run, other, x, start, stop, out, other_out):
-    """As `_bf16_runs`, in tile registers: 32 tokens at once, then what is left. With so many there is no other run."""
+    """As `_bf16_runs`, in tile registers: 32 tokens at once, before and after them those that share a tile with others.
+    With as many as 32 there is no other run."""
     first_whole = min(stop, (start + TILE - 1) // TILE * TILE)
     whole = first_whole + (stop - first_whole) // (2 * TILE) * 2 * TILE
     if start < first_whole:

@@ -105,7 +105,8 @@ _plain_byte_tiles, _minimum_byte_tiles = _byte_tiles(False), _byte_tiles(True)
 def byte_tiles(kind, block, groups, x, start, stop, out, column, stride):
     """One block of rows of whole numbers of any kind, for tokens `start` to `stop`; the registers are shaped for bytes.
 
-    Tiles are computed whole; of one that begins before these tokens, or ends behind them, the results go by `partial`.
+    Tiles are computed whole; one that begins before these tokens, or ends behind them, is computed into `partial`, of
+    which only the rows asked for are copied.
     """
     weights, scales, minimums = block
     width, unpacked, sums = lanes(), scratch_bytes(_UNPACKED_BYTES), scratch_sums(_TWO_SUMS)
@@ -143,7 +144,7 @@ def _place_in_partial(tile, first_tile):
 
 @njit(**KERNEL)
 def wide_tiles(weights, pairs, x, index, out, out_index, out_stride):
-    """Two blocks of rows of bfloat16 for 32 tokens: rows of x that begin in its tiles at index."""
+    """Two blocks of rows of bfloat16 for 32 tokens; index: where in x.tiles the first of their two tiles begins."""
     width, out_later = lanes(), out_index + TILE * out_stride
     tiles, later = halves_at(x.tiles), index + TILE * x.width
     zero_sums(0)
@@ -167,7 +168,7 @@ def wide_tiles(weights, pairs, x, index, out, out_index, out_stride):
 
 @njit(**KERNEL)
 def few_tiles(weights, others, pairs, tiles, tile_index, out, index, stride, other_out, other_index, other_stride):
-    """Two blocks of rows of bfloat16, anywhere, for as many tokens as the registers are shaped for."""
+    """Two blocks of rows of bfloat16, anywhere, for as many tokens of one tile as the registers are shaped for."""
     width = lanes()
     zero_sums(0)
     zero_sums(1)

@@ -23,12 +23,14 @@ from kaishu.cli.chat_pages import ChatPages
 from kaishu.cli.chat_session import Session
 from kaishu.cli.main import main
 from kaishu.cpu.store import PackedStore, cache_folder
+from kaishu.cpu.target import current_target
 from kaishu.llm import LLM
 
 ROOT = Path(__file__).parents[2]
 CHAPTER = ROOT / "docs" / "cli.md"
 BLOCK = re.compile(r"(?<=```console\n)\$ .*?(?=```)|(?<=```text\n)› .*?(?=```)", re.DOTALL)
 FILE = re.compile(r"(?<=```python\n)# (\w+\.py)\n.*?(?=```)", re.DOTALL)
+OF_THE_CPU = re.compile(r"(?<=^beside them   )[\d.]+(?= MB of buffers)|(?<=^peak          )[\d.]+", re.MULTILINE)
 MEASURED = re.compile(
     r"[\d.,]+(?= tok/s| s\b)|(?<=_seconds\": )[\d.e-]+|(?<=per_second\": )[\d.]+|(?<=logprob\": )[\d.e-]+"
     r"|[\d,]+ of [\d,]+(?= pages kept| guessed tokens)|[\d,]+(?= tokens, is in )|(?<=\.pages: )[\d,]+"
@@ -120,4 +122,7 @@ def test_the_chapter_shows_what_the_commands_print(rerun):
     if os.environ.get("KAISHU_WRITE_DOCS"):
         CHAPTER.write_text(renewed, encoding="utf-8")
     assert len(BLOCK.findall(chapter)) >= 5
-    assert MEASURED.sub("N", renewed) == MEASURED.sub("N", CHAPTER.read_text(encoding="utf-8"))
+    written = CHAPTER.read_text(encoding="utf-8")
+    if current_target().has_tiles:  # whose buffers are larger; the chapter shows the plan of all other CPUs
+        renewed, written = OF_THE_CPU.sub("N", renewed), OF_THE_CPU.sub("N", written)
+    assert MEASURED.sub("N", renewed) == MEASURED.sub("N", written)

@@ -22,7 +22,7 @@ from kaishu.cpu.products import WIDE
 from kaishu.cpu.records import ACTIVATIONS
 
 
-def optimised(function, arguments) -> str:
+def linked(function, arguments) -> str:
     """LLVM's text of one function and of what it calls; Numba's steps up to machine code."""
     flags = compiler.Flags()
     flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
@@ -81,7 +81,7 @@ def main(triple: str, features: str) -> None:
         *(in_tiles if chosen.has_tiles else ()),
     ):
         print(f"== {name}")
-        print(assembly(optimised(function, arguments), triple, features))
+        print(assembly(linked(function, arguments), triple, features))
 
 
 if __name__ == "__main__":

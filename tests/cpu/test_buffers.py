@@ -8,7 +8,7 @@ import pytest
 from kaishu.batch import SequenceTokens, pack
 from kaishu.cpu.buffers import StepBuffers
 from kaishu.cpu.records import BUFFERS
-from kaishu.cpu.target import current_target
+from kaishu.cpu.target import TILE, current_target
 from tests.cpu.packed_models import assert_same_bits, logits_of
 from tests.reference.parity import random_ids
 
@@ -44,6 +44,18 @@ def test_arrays_begin_with_a_cache_line_and_what_ranks_write_often_shares_none(p
         assert int(buffers.record[name]["width"]) * rows * 4 % 64 == 0
     for name in ("own_largest", "own_sums", "joined_largest", "joined_sums"):
         assert int(buffers.record[name]["width"]) == 16
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16, 33])
+def test_activations_have_room_for_whole_tiles(rows, packed):
+    buffers = StepBuffers(packed("moe_mixed").layout, 1, current_target().query_rows)
+    buffers.make_room(rows, 1, 1)
+    sizes, together = sizes_of(buffers), TILE if current_target().has_tiles else 1
+    each = {"whole": 32, "scales": 4, "sums": 4, "shifts": 4} | ({"tiles": 64} if current_target().has_tiles else {})
+    for name in ("normed", "attended", "inner", "expert_rows", "expert_inner"):
+        groups = int(buffers.record[name]["width"]) // 32
+        for field, group_bytes in each.items():
+            assert sizes[int(buffers.record[name][field])] >= -(-rows // together) * together * groups * group_bytes
 
 
 def test_room_only_grows_and_is_made_only_when_it_is_needed(packed):

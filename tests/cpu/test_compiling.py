@@ -19,6 +19,14 @@ from kaishu.cpu.vector import KERNEL, floats_at
 ONE = (numba.int64,)
 
 
+@pytest.fixture(autouse=True)
+def numba_as_it_is(monkeypatch):
+    """Without what conftest.py has made of Numba, which is much the same as what is tested here."""
+    codegen = cpu_target.target_context.codegen()
+    monkeypatch.setattr(codegen, "_library_class", JITCodeLibrary)
+    monkeypatch.setattr(codegen, "set_env", JITCPUCodegen.set_env.__get__(codegen))
+
+
 @numba.njit(**KERNEL)
 def tripled(x):
     return 3 * x
@@ -61,8 +69,16 @@ def test_what_a_function_calls_is_in_its_code():
 
 def test_nothing_but_the_whole_becomes_machine_code(monkeypatch):
     made = []
-    monkeypatch.setattr(JITCPUCodegen, "_add_module", lambda self, module: made.append(module.name))
-    compile_whole(lambda x: tripled(np.int32(x)), ONE)
+    add = JITCPUCodegen._add_module
+    monkeypatch.setattr(
+        JITCPUCodegen, "_add_module", lambda self, module: made.append(module.name) or add(self, module)
+    )
+
+    @numba.njit(**KERNEL)
+    def not_compiled_before(x):
+        return x + 12345
+
+    compile_whole(lambda x: not_compiled_before(np.int64(x)), ONE)
     assert not made
 
 
@@ -99,9 +115,11 @@ def test_numba_compiles_as_before_afterwards():
 
 
 def test_two_threads_compile_one_after_the_other():
-    found: list[int] = []
+    codegen = cpu_target.target_context.codegen()
+    before, found, together = (codegen._library_class, codegen.set_env), [], threading.Barrier(3)
 
     def work(number):
+        together.wait()
         found.append(called(*compile_whole(lambda x: tripled(x) + number, ONE), 1))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in (10, 20, 30)]
@@ -110,3 +128,4 @@ def test_two_threads_compile_one_after_the_other():
     for thread in threads:
         thread.join()
     assert sorted(found) == [13, 23, 33]
+    assert (codegen._library_class, codegen.set_env) == before

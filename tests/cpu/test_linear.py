@@ -130,22 +130,21 @@ def test_a_nan_in_one_token_reaches_no_other(kind, rng):
     assert np.array_equal(np.delete(found, 4, axis=0), np.delete(expected, 4, axis=0))
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 6])
+@pytest.mark.parametrize("first_row, tokens", [(1, 1), (1, 2), (1, 6), (15, 2), (14, 2), (14, 3)])
 @pytest.mark.parametrize(
     "kinds", [*((kind, kind) for kind in KINDS), ("int4", "int8"), ("bf16", "int4_minimum")], ids="-".join
 )
 @pytest.mark.parametrize("counts", [(4, 4), (6, 4), (2, 0)], ids=str)
-def test_two_runs_at_once_have_the_bits_of_each_alone(kinds, counts, tokens, rng):
+def test_two_runs_at_once_have_the_bits_of_each_alone(kinds, counts, first_row, tokens, rng):
     """Of two linears, at columns of two matrices: what one rank has claimed in two places."""
     linears = [draw_linear(rng, kind, 8 * LANES, 96, bias=kind != "int8") for kind in kinds]
-    model, x = draw_model(*linears), draw_activations(rng.normal(size=(tokens + 1, 96)))
-    outs = [np.full((tokens + 1, 10 * LANES + 3 * place), UNTOUCHED) for place in range(2)]
+    rows = first_row, first_row + tokens
+    model, x = draw_model(*linears), draw_activations(rng.normal(size=(rows[1], 96)))
+    outs = [np.full((rows[1], 10 * LANES + 3 * place), UNTOUCHED) for place in range(2)]
     runs = [(which, 2, 2 + count, column) for which, (count, column) in enumerate(zip(counts, (5, 0), strict=True))]
-    linear_runs(model.record, *runs, x.record, 1, tokens + 1, *map(matrix_record, outs))
+    linear_runs(model.record, *runs, x.record, *rows, *map(matrix_record, outs))
     for (which, first, last, column), out in zip(runs, outs, strict=True):
-        alone = multiplied(
-            model, which, x, first=first, last=last, rows=(1, tokens + 1), column=column, width=out.shape[1]
-        )
+        alone = multiplied(model, which, x, first=first, last=last, rows=rows, column=column, width=out.shape[1])
         assert np.array_equal(out, alone)
 
 
