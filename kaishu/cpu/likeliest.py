@@ -112,7 +112,7 @@ def are_finite(maxima, blocks):
 
 @njit(**KERNEL)
 def list_row(row, tokens, maxima, values, ids):
-    """Write a row's list. `values` first serves for the largest maxima, and `ids` for their blocks."""
+    """Write a row's list. `values` first serves for the largest maxima."""
     blocks, found, width = (tokens + BLOCK - 1) // BLOCK, 0, lanes()
     limit = -np.float32(np.inf)
     for start in range(0, blocks, width):  # a vector of maxima at once, of which mostly none is large enough
@@ -120,12 +120,10 @@ def list_row(row, tokens, maxima, values, ids):
         if found == LISTED and is_whole and not max_lanes(load(maxima, start)) > values[LISTED - 1]:
             continue
         for block in range(start, min(blocks, start + width)):
-            found = insert(values, ids, found, maxima[block], block)
+            found = insert(values, ids, found, maxima[block], block, False)
     if found == LISTED:
         limit = values[LISTED - 1]
-    for place in range(found):  # logits that another rank has written are far away: the waits for them overlap so
-        for line in range(ids[place] * BLOCK, ids[place] * BLOCK + BLOCK, LINE_FLOATS):
-            prefetch(row, line)
+    fetch_blocks(row, blocks, maxima, limit)
     found = 0
     for start in range(0, blocks, width):
         if start + width <= blocks and max_lanes(load(maxima, start)) < limit:
@@ -135,14 +133,28 @@ def list_row(row, tokens, maxima, values, ids):
             if maxima[block] >= limit and (found < LISTED or maxima[block] > values[LISTED - 1]):
                 for token in range(block * BLOCK, min(tokens, (block + 1) * BLOCK)):
                     if row[token] >= limit:
-                        found = insert(values, ids, found, row[token], token)
+                        found = insert(values, ids, found, row[token], token, True)
+
+
+@njit(**KERNEL)
+def fetch_blocks(row, blocks, maxima, limit):
+    """Have the blocks fetched that reach the limit. Logits that another rank has written are far away: so the waits for
+    them overlap."""
+    for start in range(0, blocks, lanes()):
+        if start + lanes() <= blocks and max_lanes(load(maxima, start)) < limit:
+            continue
+        for block in range(start, min(blocks, start + lanes())):
+            if maxima[block] >= limit:
+                for line in range(block * BLOCK, (block + 1) * BLOCK, LINE_FLOATS):
+                    prefetch(row, line)
 
 
 @njit(**INLINE)
-def insert(values, ids, found, value, token):
+def insert(values, ids, found, value, token, keeps_ids):
     """Insert a token into a list of the likeliest so far, behind equal ones; the last falls out of a full list.
 
-    return: how many are listed now
+    keeps_ids: a constant; if not, only its value is of interest
+    return:    how many are listed now
     """
     place = found
     if found == LISTED:
@@ -150,7 +162,11 @@ def insert(values, ids, found, value, token):
             return found
         place = LISTED - 1
     while place > 0 and values[place - 1] < value:
-        values[place], ids[place] = values[place - 1], ids[place - 1]
+        values[place] = values[place - 1]
+        if keeps_ids:
+            ids[place] = ids[place - 1]
         place -= 1
-    values[place], ids[place] = value, token
+    values[place] = value
+    if keeps_ids:
+        ids[place] = token
     return min(found + 1, LISTED)

@@ -171,7 +171,8 @@ class Sampler:
         """return: what a LogitRow would find with its first look, if the executor's list says it"""
         if likeliest is None or len(likeliest.ids) < FIRST_LOOK or len(row) < SMALLEST_WITH_BLOCKS:
             return None
-        if not self._forbidden.without_mask(self._num_taken).isdisjoint(likeliest.ids.tolist()):
+        forbidden = self._forbidden.without_mask(self._num_taken)
+        if forbidden and not forbidden.isdisjoint(likeliest.ids.tolist()):
             return None
         return listed_first(likeliest.ids, likeliest.logits)
 
