@@ -16,7 +16,7 @@ from kaishu.cpu.activations import group_step, row_place, rows_together
 from kaishu.cpu.barriers import barrier, claim
 from kaishu.cpu.exponential import exponential
 from kaishu.cpu.feed_forward import gated_blocks
-from kaishu.cpu.layout import BLOCKS, DOWN, GATE, INPUTS, ROUTER, UP
+from kaishu.cpu.layout import BLOCKS, DOWN, GATE, INPUTS, ROUNDED, ROUTER, UP, WHOLE
 from kaishu.cpu.linear import layer_field, linear_blocks, linear_field, linear_runs
 from kaishu.cpu.norm import prepare
 from kaishu.cpu.vector import (
@@ -54,7 +54,7 @@ def mixture_of_experts(rank, ranks, shared, stage, model, layer, tokens, buffers
     inputs, total = linear_field(model, layer_field(model, layer, DOWN), INPUTS), tokens * model.experts_per_token
     row = claim(shared, stage + 4, 1)
     while row < total:
-        prepare(buffers.expert_inner, row, inputs, model.is_quantised)
+        prepare(buffers.expert_inner, row, inputs, model.forms)
         row = claim(shared, stage + 4, 1)
     barrier(shared, ranks)
     _run_down(ranks, model, layer, buffers, shared, stage + 5)
@@ -153,7 +153,7 @@ def _copy_rows(model, buffers, tokens, shared, stage):
     choice = claim(shared, stage, 1)
     while choice < tokens * count:
         token, place = choice // count, int64_at(buffers.places.at)[choice]
-        if rows_together() == 1:
+        if model.forms & ROUNDED and rows_together() == 1:
             for k in range(source.width):
                 floats_at(target.words)[place * target.width + k] = floats_at(source.words)[token * source.width + k]
         for group in range(source.width // 32):
@@ -161,11 +161,13 @@ def _copy_rows(model, buffers, tokens, shared, stage):
                 row_place(source, token) + group * group_step(),
                 row_place(target, place) + group * group_step(),
             )
-            for k in range(32):
-                int8_at(target.whole)[other + k] = int8_at(source.whole)[row + k]
-            if rows_together() > 1:
+            if model.forms & ROUNDED and rows_together() > 1:
                 for k in range(32):
                     halves_at(target.tiles)[other + k] = halves_at(source.tiles)[row + k]
+            if model.forms & WHOLE == 0:
+                continue
+            for k in range(32):
+                int8_at(target.whole)[other + k] = int8_at(source.whole)[row + k]
             floats_at(target.scales)[other // 32] = floats_at(source.scales)[row // 32]
             int32_at(target.sums)[other // 32] = int32_at(source.sums)[row // 32]
             int32_at(target.shifts)[other // 32] = int32_at(source.shifts)[row // 32]

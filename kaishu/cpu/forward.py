@@ -27,6 +27,7 @@ from kaishu.cpu.layout import (
     POST_ATTENTION_NORM,
     QUERY,
     QUERY_NORM,
+    ROUNDED,
     ROUTER,
     UP,
     VALUE,
@@ -65,14 +66,16 @@ def forward(rank, ranks, shared, model, step, wanted, buffers, pages):
                 return
         _attention_block(rank, ranks, shared, stage + 3, model, step, buffers, pages, layer)
         norm = _norm_place(model, layer, POST_ATTENTION_NORM)
-        _normalise(model, buffers, norm, step.all_rows, step.tokens, shared, stage + 7, ranks)
-        if layer_field(model, layer, ROUTER) >= 0:
+        is_sparse = layer_field(model, layer, ROUTER) >= 0
+        forms = model.forms | ROUNDED if is_sparse else model.forms
+        _normalise(model, buffers, norm, step.all_rows, step.tokens, forms, shared, stage + 7, ranks)
+        if is_sparse:
             mixture_of_experts(rank, ranks, shared, stage + 8, model, layer, step.tokens, buffers)
         else:
             _feed_forward_block(rank, ranks, shared, stage + 8, model, step, buffers, layer)
     if step.logits.at != 0:
         stage, norm = 1 + model.num_layers * STAGES, _norm_place(model, model.num_layers, INPUT_NORM)
-        _normalise(model, buffers, norm, step.logit_rows, step.num_logit_rows, shared, stage, ranks)
+        _normalise(model, buffers, norm, step.logit_rows, step.num_logit_rows, model.head_forms, shared, stage, ranks)
         _predict(rank, model, buffers, step, shared, stage + 1, ranks)
 
 
@@ -81,7 +84,8 @@ def _keep_block(rank, ranks, shared, stage, model, step, buffers, pages, layer):
     """qkv = the queries, keys and values of norm(hidden), the last two also in their pages; begins and ends without a
     barrier"""
     _begin_pages(model, step, pages, layer, shared, stage + 15)
-    _normalise(model, buffers, _norm_place(model, layer, INPUT_NORM), step.all_rows, step.tokens, shared, stage, ranks)
+    norm = _norm_place(model, layer, INPUT_NORM)
+    _normalise(model, buffers, norm, step.all_rows, step.tokens, model.forms, shared, stage, ranks)
     _project(rank, model, buffers, layer, step.tokens, shared, stage + 1, ranks)
     barrier(shared, ranks)
     _rotate_and_keep(model, buffers, layer, step, pages, rank, shared, stage + 2, ranks)
@@ -182,31 +186,31 @@ def _begin_pages(model, step, pages, layer, shared, stage):
 
 
 @njit(**KERNEL)
-def _normalise(model, buffers, norm, rows, count, shared, stage, ranks):
+def _normalise(model, buffers, norm, rows, count, forms, shared, stage, ranks):
     """The rows of hidden that `rows` lists → normed, one after another; with a barrier before and after."""
     if count < ranks:
         if comes_last(shared, ranks):
-            _normalise_rows(model, buffers, norm, rows, 0, count)
+            _normalise_rows(model, buffers, norm, rows, 0, count, forms)
             release(shared, ranks)
         return
     barrier(shared, ranks)
     at_once = _pieces(count, ranks, 1)
     first = claim(shared, stage, at_once)
     while first < count:
-        _normalise_rows(model, buffers, norm, rows, first, min(count, first + at_once))
+        _normalise_rows(model, buffers, norm, rows, first, min(count, first + at_once), forms)
         first = claim(shared, stage, at_once)
     barrier(shared, ranks)
 
 
 @njit(**KERNEL)
-def _normalise_rows(model, buffers, norm, rows, first, stop):
+def _normalise_rows(model, buffers, norm, rows, first, stop, forms):
     width, target_width = buffers.hidden.width, buffers.normed.width
     weight, chosen = floats_at(model.address + norm), int32_at(rows)
     source, target = floats_at(buffers.hidden.at), floats_at(buffers.normed.words)
     for row in range(first, stop):
         start, size = chosen[row] * width, model.hidden_size
         rms_norm(source, start, weight, size, width, model.eps, target, row * target_width)
-        prepare(buffers.normed, row, width, model.is_quantised)
+        prepare(buffers.normed, row, width, forms)
 
 
 @njit(**KERNEL)
@@ -340,7 +344,7 @@ def _prepare(model, x, inputs, tokens, shared, stage, ranks):
 @njit(**KERNEL)
 def _prepare_rows(model, x, inputs, first, stop):
     for token in range(first, stop):
-        prepare(x, token, inputs, model.is_quantised)
+        prepare(x, token, inputs, model.forms)
 
 
 @njit(**KERNEL)

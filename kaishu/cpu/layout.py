@@ -17,6 +17,8 @@ A weight is scale · q, or scale · q + minimum. These are GGUF's Q8_0, Q4_0 and
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -37,6 +39,7 @@ BF16, INT8, INT4, INT4_MINIMUM = range(4)  # the same kinds for the kernels: pla
 KIND, WEIGHTS, SCALES, MINIMUMS, BIAS, ROWS, INPUTS, BLOCKS = range(8)
 # Columns of Layout.layers: which linear; of a sparse layer, GATE to DOWN are expert 0's, the others follow in threes
 QUERY, KEY, VALUE, OUTPUT, GATE, UP, DOWN, ROUTER = range(8)
+WHOLE, ROUNDED = 1, 2  # the forms of activations that linears read: whole numbers, and bfloat16 where it is multiplied
 # Columns of Layout.norms: where the scales lie; the last row has the final norm
 INPUT_NORM, POST_ATTENTION_NORM, QUERY_NORM, KEY_NORM = range(4)
 
@@ -86,6 +89,11 @@ class PackedLinear:
         """Bytes of the scales; as many again for minimums."""
         return 0 if self.kind == "bf16" else self.padded_rows * (self.padded_inputs // GROUP) * 2
 
+    @property
+    def form_read(self) -> int:
+        """The form of activations that it reads."""
+        return ROUNDED if self.kind == "bf16" else WHOLE
+
     def described(self) -> list[int]:
         """This linear's row of Layout.linears."""
         kind = get_args(WeightKind).index(self.kind)
@@ -115,6 +123,14 @@ class Layout:
     head: int
     embedding: int
     num_bytes: int
+
+    @property
+    def forms_read(self) -> int:
+        """The forms of activations that the layers' linears read, all together, without the head and routers, which
+        are bfloat16."""
+        apart = {self.head, *self.layers[:, ROUTER].tolist()}
+        forms = (linear.form_read for index, linear in enumerate(self.packed) if index not in apart)
+        return functools.reduce(operator.or_, forms, 0)
 
 
 class _Planner:

@@ -13,7 +13,8 @@ from numba import njit
 
 from kaishu.cpu.activations import group_step, row_place, rows_together
 from kaishu.cpu.bfloat_products import pair_words
-from kaishu.cpu.products import nibble_shift
+from kaishu.cpu.layout import ROUNDED, WHOLE
+from kaishu.cpu.products import group_sums
 from kaishu.cpu.vector import (
     KERNEL,
     floats_at,
@@ -22,10 +23,10 @@ from kaishu.cpu.vector import (
     int8_at,
     int32_at,
     lanes,
+    larger_magnitude,
+    largest_magnitude,
     load,
     magnitude,
-    max_lanes,
-    maximum,
     round_even,
     splat,
     store,
@@ -56,17 +57,18 @@ def rms_norm(x, x_index, weight, size, padded_size, eps, out, out_index):
 
 
 @njit(**KERNEL)
-def prepare(x, row, inputs, is_quantised):
+def prepare(x, row, inputs, forms):
     """Make a row of activations ready for linear layers.
 
     x:      Activations whose words of this row are float32
     inputs: K, a multiple of 32
+    forms:  what these layers read: WHOLE, ROUNDED, or both
     """
-    if is_quantised:
+    if forms & WHOLE:
         _quantise(x, row, inputs)
-    if rows_together() > 1:
+    if forms & ROUNDED and rows_together() > 1:
         _round_to_tiles(x, row, inputs)
-    elif pair_words() == 1:
+    elif forms & ROUNDED and pair_words() == 1:
         round_words(x.words, row * x.width, inputs)
 
 
@@ -89,8 +91,8 @@ def _quantise(x, row, inputs):
         start, place = row * x.width + group * 32, row_place(x, row) + group * group_step()
         largest = magnitude(load(words, start))
         for k in range(start + width, start + 32, width):
-            largest = maximum(largest, magnitude(load(words, k)))
-        top = max_lanes(largest)
+            largest = larger_magnitude(largest, magnitude(load(words, k)))
+        top = largest_magnitude(largest)
         inverse = np.float32(127.0) / top if top > np.float32(1e-30) else np.float32(0.0)
         total = splat(np.float32(0.0))
         for k in range(start, start + 32, width):
@@ -98,8 +100,7 @@ def _quantise(x, row, inputs):
             total = total + rounded
             store_int8(whole, place + k - start, rounded)
         scales[place // 32] = top / np.float32(127.0)
-        sums[place // 32] = np.int32(sum_lanes(total) * np.float32(8.0))
-        shifts[place // 32] = nibble_shift(total)
+        sums[place // 32], shifts[place // 32] = group_sums(total)
 
 
 @njit(**KERNEL)

@@ -20,10 +20,10 @@ from kaishu.cpu.vector import (
     halves_at,
     int8_at,
     lanes,
+    larger_magnitude,
+    largest_magnitude,
     load,
     magnitude,
-    max_lanes,
-    maximum,
     round_even,
     splat,
     store,
@@ -79,8 +79,8 @@ def _scaled(pages, place, slot, heads, index):
     values, width = floats_at(heads), lanes()
     largest = magnitude(load(values, index))
     for channel in range(width, pages.head_dim, width):
-        largest = maximum(largest, magnitude(load(values, index + channel)))
-    top = max_lanes(largest)
+        largest = larger_magnitude(largest, magnitude(load(values, index + channel)))
+    top = largest_magnitude(largest)
     inverse = np.float32(127.0) / top if top > np.float32(1e-30) else np.float32(0.0)
     for channel in range(0, pages.head_dim, width):
         store(values, index + channel, round_even(load(values, index + channel) * splat(np.float32(inverse))))

@@ -76,11 +76,12 @@ zero_byte_sums = _zero_tile(lambda: Vector("int32", current_target().lanes))
 
 
 @intrinsic
-def nibble_shift(typing: Any, columns: Any) -> Any:
-    """The 32 bits that a lane's sum begins with, so that a 4-bit q counts as q - 8: -8·Σx, or two int16, of the
-    elements 0, 1 and of the elements 2, 3 of every four, where that is how products are added.
+def group_sums(typing: Any, columns: Any) -> Any:
+    """Of a group of activations eight times its sum, and the 32 bits that a lane's sum of 4-bit products begins with,
+    so that q counts as q - 8: -8·Σx, or two int16, of the elements 0, 1 and of the elements 2, 3 of every four, where
+    that is how products are added.
 
-    columns: vector of float32; lane l has the sum of a group's elements l, l + lanes, … (whole numbers)
+    columns: vector of float32; lane l has the sum of the elements l, l + lanes, … (whole numbers)
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -90,11 +91,12 @@ def nibble_shift(typing: Any, columns: Any) -> Any:
         pair = ir.VectorType(I32, 2)
         neighbours = [builder.shuffle_vector(sums, sums, ir.Constant(pair, places)) for places in ([0, 2], [1, 3])]
         halves = builder.mul(builder.add(*neighbours), constant(pair, -8))
+        shift = both = builder.add(*(builder.extract_element(halves, ir.Constant(I32, half)) for half in range(2)))
         if current_target().dot == "avx2":
-            return builder.bitcast(builder.trunc(halves, ir.VectorType(I16, 2)), I32)
-        return builder.add(*(builder.extract_element(halves, ir.Constant(I32, half)) for half in range(2)))
+            shift = builder.bitcast(builder.trunc(halves, ir.VectorType(I16, 2)), I32)
+        return context.make_tuple(builder, signature.return_type, [builder.neg(both), shift])
 
-    return types.int32(columns), generate
+    return types.UniTuple(types.int32, 2)(columns), generate
 
 
 @intrinsic(prefer_literal=True)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from llvmlite import binding as llvm
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -33,7 +34,6 @@ from kaishu.cpu.vector import (
     Vector,
     called,
     constant_of_target,
-    multiplied_added,
     read,
     splatted,
 )
@@ -189,21 +189,21 @@ def load_rows(typing: Any, tokens: Any, pointer: Any, index: Any, stride: Any) -
 def add_group(typing: Any, tile: Any, sums: Any, place: Any, scale: Any, x_scales: Any, index: Any, stride: Any) -> Any:
     """tile[t] += sums[t] · (scale · scale of x[t]): as products.py's, for sums that `store_sums` left, [tokens, 16].
 
-    The order is kept, token by token: LLVM would else compute all factors first, for which there aren't the registers.
+    The instruction that adds is written by name. So the order is kept, token by token, where LLVM would compute all
+    factors first, for which there aren't the registers; and sums stay in theirs, where LLVM would move each once more.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         totals, start, first, scales, token_scales, own, step = arguments
         results, whole = [], ir.VectorType(I32, TILE)
-        # The same register, through an empty piece of assembly that nothing passes.
-        same = ir.FunctionType(tile.dtype.llvm, [tile.dtype.llvm])
-        in_order = ir.InlineAsm(same, "", "=v,0,~{memory}", side_effect=True)
+        llvm.initialize_native_asmparser()
+        of_three = ir.FunctionType(tile.dtype.llvm, [tile.dtype.llvm] * 3)
+        added = ir.InlineAsm(of_three, "vfmadd231ps $3, $2, $0", "=v,0,v,v,~{memory}", side_effect=True)
         for token, total in enumerate(cgutils.unpack_tuple(builder, totals, tile.count)):
             found = read(builder, start, builder.add(first, ir.Constant(I64, TILE * token)), whole, 4)
             at = builder.add(own, builder.mul(step, ir.Constant(I64, token)))
             factor = builder.fmul(scales, splatted(builder, loaded(builder, token_scales, at), TILE))
-            result = multiplied_added(builder, builder.sitofp(found, total.type), factor, total)
-            results.append(builder.call(in_order, [result]))
+            results.append(builder.call(added, [total, builder.sitofp(found, total.type), factor]))
         return context.make_tuple(builder, tile, results)
 
     return tile(tile, sums, types.int64, scale, x_scales, types.int64, types.int64), generate

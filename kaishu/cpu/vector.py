@@ -295,15 +295,14 @@ def _between(emit: Callable[..., Any]) -> Any:
     return intrinsic(typed)
 
 
-def _larger(builder: Any, a: Any, b: Any) -> Any:
-    """The larger one; not-a-number if either is, so that a broken row stays visibly broken."""
-    suffix = f"v{a.type.count}f32" if isinstance(a.type, ir.VectorType) else "f32"
-    return called(builder, f"llvm.maximum.{suffix}", a.type, [a, b])
+def _larger_magnitude(builder: Any, a: Any, b: Any) -> Any:
+    """Of two without a sign, whose bits as whole numbers have the same order, and above all what is no number."""
+    x, y = (builder.bitcast(value, ir.VectorType(I32, value.type.count)) for value in (a, b))
+    return builder.bitcast(builder.select(builder.icmp_unsigned(">", x, y), x, y), a.type)
 
 
 def _bounded(comparison: str) -> Callable[..., Any]:
-    """The bound where the value is beyond it, else the value, also one that is no number: a single instruction, where
-    `maximum` takes six."""
+    """The bound where the value is beyond it, else the value, also one that is no number: a single instruction."""
 
     def emit(builder: Any, value: Any, bound: Any) -> Any:
         return builder.select(builder.fcmp_ordered(comparison, bound, value), bound, value)
@@ -311,7 +310,7 @@ def _bounded(comparison: str) -> Callable[..., Any]:
     return emit
 
 
-maximum = _between(_larger)
+larger_magnitude = _between(_larger_magnitude)
 at_least, at_most = _between(_bounded(">")), _between(_bounded("<"))
 _OPERATIONS = {
     operator.add: _between(lambda builder, a, b: builder.fadd(a, b)),
@@ -378,8 +377,9 @@ def _folded(emit: Callable[..., Any]) -> Any:
     return intrinsic(typed)
 
 
-sum_lanes = _folded(lambda builder, a, b: builder.fadd(a, b))
-max_lanes = _folded(_larger)
+sum_lanes, largest_magnitude = _folded(lambda builder, a, b: builder.fadd(a, b)), _folded(_larger_magnitude)
+# The largest; no number if one is none, so that a broken row stays visibly broken.
+max_lanes = _folded(lambda builder, a, b: called(builder, f"llvm.maximum.v{a.type.count}f32", a.type, [a, b]))
 
 
 @intrinsic

@@ -113,12 +113,14 @@ def test_rows_lie_by_expert_then_by_token_and_carry_their_activations(weights, o
     busy = matrix_after(executor, "busy", 1, np.int64)[0].tolist()
     assert busy[: busy[-1]] == np.flatnonzero(counts).tolist()
     columns = int(executor._buffers.record["normed"]["width"])
-    moved = activations_after(executor, "expert_rows", TOKENS * 2, columns)[found.places]  # [T, k, columns]
-    assert_same_bits(moved, np.repeat(activations_after(executor, "normed", TOKENS, columns)[:, None], 2, axis=1))
+    if weights == "bf16":
+        moved = activations_after(executor, "expert_rows", TOKENS * 2, columns)[found.places]  # [T, k, columns]
+        assert_same_bits(moved, np.repeat(activations_after(executor, "normed", TOKENS, columns)[:, None], 2, axis=1))
+        return
     for form in ("whole", "scales", "sums", "shifts"):
         moved = groups_after(executor, "expert_rows", form, TOKENS * 2)[found.places]  # [T, k, …]
         source = groups_after(executor, "normed", form, TOKENS)
-        assert np.array_equal(moved, np.repeat(source[:, None], 2, axis=1)), form
+        assert source.any() and np.array_equal(moved, np.repeat(source[:, None], 2, axis=1)), form
 
 
 @pytest.mark.parametrize("norm_topk_prob", [True, False])

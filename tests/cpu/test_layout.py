@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,12 +27,14 @@ from kaishu.cpu.layout import (
     POST_ATTENTION_NORM,
     QUERY,
     QUERY_NORM,
+    ROUNDED,
     ROUTER,
     ROWS,
     SCALES,
     UP,
     VALUE,
     WEIGHTS,
+    WHOLE,
     PackedLinear,
     padded,
     plan_layout,
@@ -129,6 +132,18 @@ def test_the_kernels_table_says_what_each_linear_is(model, lanes, tiny_checkpoin
         bias = layout.vectors.get(f"{linear.name}.bias")
         assert row[BIAS] == (bias[0] if bias else -1)
         assert bias is None or bias[1] == row[BLOCKS] * lanes
+
+
+@every_model
+@pytest.mark.parametrize("weights, head", [*itertools.product(["bf16", "int8", "int4_minimum"], ["bf16", "int4"])])
+def test_a_row_gets_the_forms_of_activations_that_its_readers_take(model, weights, head, tiny_checkpoint):
+    layout = plan_layout(config_of(tiny_checkpoint, model), weights, head, 8)
+    assert layout.forms_read == (ROUNDED if weights == "bf16" else WHOLE)
+    assert layout.packed[layout.head].form_read == (ROUNDED if head == "bf16" else WHOLE)
+    other = "int8" if weights == "bf16" else "bf16"
+    place = layout.layers[-1, DOWN]
+    packed = [replace(linear, kind=other) if n == place else linear for n, linear in enumerate(layout.packed)]
+    assert replace(layout, packed=tuple(packed)).forms_read == ROUNDED | WHOLE
 
 
 @pytest.mark.parametrize("kind, block_bytes", [("int8", 34), ("int4", 18), ("int4_minimum", 20), ("bf16", 64)])

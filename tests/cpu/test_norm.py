@@ -8,6 +8,7 @@ import torch
 from numba import njit
 
 from kaishu.cpu import norm
+from kaishu.cpu.layout import ROUNDED, WHOLE
 from kaishu.cpu.norm import rms_norm
 from kaishu.cpu.records import ACTIVATIONS, address, record
 from kaishu.cpu.target import current_target
@@ -73,7 +74,7 @@ def test_a_row_can_be_normalised_where_it_lies(rng):
 class Rows:
     """Activations of three rows, of which the middle one is prepared; the record's arrays say what else was touched."""
 
-    def __init__(self, row, width=None):
+    def __init__(self, row, width=None, forms=WHOLE | ROUNDED):
         width = width or len(row)
         before = {
             "words": np.full((3, width), 5, np.float32),
@@ -87,7 +88,7 @@ class Rows:
         arrays = {name: array if name == "words" else in_order(array) for name, array in before.items()}
         arrays["words"] = arrays["words"].copy()
         fields = {name: address(array) for name, array in arrays.items()}
-        prepare(record(ACTIVATIONS, fields | {"width": width}), 1, len(row), True)
+        prepare(record(ACTIVATIONS, fields | {"width": width}), 1, len(row), forms)
         found = {name: array if name == "words" else as_rows(array)[:3] for name, array in arrays.items()}
         for name, array in found.items():
             written = len(row) // (1 if name == "words" else 32)
@@ -123,6 +124,20 @@ def test_activations_are_quantised_as_defined(width, size, scale, rng):
     assert np.abs(whole).max() == 127, "the largest takes the last whole number"
     step = np.repeat(scales.astype(np.float64), 32)
     assert (np.abs(whole * step - row) <= step * (0.5 + 1e-4)).all()
+
+
+@pytest.mark.parametrize(("form", "others"), [(WHOLE, ["tiles"]), (ROUNDED, ["whole", "scales", "sums", "shifts"])])
+def test_only_the_form_that_is_read_is_made(form, others, rng):
+    row = rng.normal(size=64).astype(np.float32)
+    rows, both = Rows(row, forms=form), Rows(row)
+    for name in ("words", "whole", "scales", "sums", "shifts", "tiles"):
+        found, neighbour = getattr(rows, name), getattr(rows, name)[0]
+        expected = getattr(both, name)
+        if name in others:
+            expected = np.broadcast_to(neighbour.flat[0], found.shape)  # as before
+        elif name == "words" and form == WHOLE:
+            expected = np.stack([found[0], row, found[2]])
+        assert np.array_equal(found, expected), name
 
 
 def test_halves_are_rounded_to_even():
