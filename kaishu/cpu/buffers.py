@@ -53,7 +53,7 @@ class StepBuffers:
 
     @property
     def num_bytes(self) -> int:
-        """What all buffers take, once a step has written them."""
+        """What all buffers take at most, once a step has written them: no step writes forms that no layer reads."""
         return sum(array.nbytes for array in self._arrays)
 
     def _zeros(self, *shape: int, dtype: Any = np.float32) -> NDArray[Any]:

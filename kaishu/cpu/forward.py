@@ -187,7 +187,8 @@ def _begin_pages(model, step, pages, layer, shared, stage):
 
 @njit(**KERNEL)
 def _normalise(model, buffers, norm, rows, count, forms, shared, stage, ranks):
-    """The rows of hidden that `rows` lists → normed, one after another; with a barrier before and after."""
+    """The rows of hidden that `rows` lists → normed, one after another, in these forms (layout.py); with a barrier
+    before and after"""
     if count < ranks:
         if comes_last(shared, ranks):
             _normalise_rows(model, buffers, norm, rows, 0, count, forms)

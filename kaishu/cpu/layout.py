@@ -34,12 +34,14 @@ ALIGNMENT = 64
 
 WeightKind = Literal["bf16", "int8", "int4", "int4_minimum"]
 BF16, INT8, INT4, INT4_MINIMUM = range(4)  # the same kinds for the kernels: places in get_args(WeightKind)
+# The forms of activations that linears read: whole numbers; or, for BF16, bfloat16 where the CPU multiplies that, else
+# float32.
+WHOLE, ROUNDED = 1, 2
 
 # Columns of Layout.linears
 KIND, WEIGHTS, SCALES, MINIMUMS, BIAS, ROWS, INPUTS, BLOCKS = range(8)
 # Columns of Layout.layers: which linear; of a sparse layer, GATE to DOWN are expert 0's, the others follow in threes
 QUERY, KEY, VALUE, OUTPUT, GATE, UP, DOWN, ROUTER = range(8)
-WHOLE, ROUNDED = 1, 2  # the forms of activations that linears read: whole numbers, and bfloat16 where it is multiplied
 # Columns of Layout.norms: where the scales lie; the last row has the final norm
 INPUT_NORM, POST_ATTENTION_NORM, QUERY_NORM, KEY_NORM = range(4)
 
@@ -126,8 +128,8 @@ class Layout:
 
     @property
     def forms_read(self) -> int:
-        """The forms of activations that the layers' linears read, all together, without the head and routers, which
-        are bfloat16."""
+        """The forms of activations that the layers' linears read, all together, without the head, and without routers,
+        which are always bf16."""
         apart = {self.head, *self.layers[:, ROUTER].tolist()}
         forms = (linear.form_read for index, linear in enumerate(self.packed) if index not in apart)
         return functools.reduce(operator.or_, forms, 0)

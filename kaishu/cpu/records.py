@@ -18,17 +18,18 @@ from numpy.typing import NDArray
 
 MATRIX = np.dtype([("at", "i8"), ("width", "i8")])
 
-# The rows that a linear layer multiplies, in the forms that kernels read; columns beyond K are zero. activations.py has
-# the order of what follows the words.
-#   words:  [T, K] float32, or with BF16 instructions pairs of bfloat16 in the first K/2 32-bit words of each row
+# The rows that a linear layer multiplies, in the forms that kernels read; columns beyond K are zero. Only the forms
+# that are read are made (layout.py's WHOLE and ROUNDED); others hold whatever was there. activations.py has the order
+# of what follows the words.
+#   words:  [T, K] float32; ROUNDED with BF16 instructions pairs of bfloat16 in the first K/2 32-bit words of each row
 #   whole:  [T, K] int8, the same quantised in groups of 32
 #   scales: [T, K/32] float32, one for each group
 #   sums:   [T, K/32] int32, eight times the sum of each group's whole numbers
 #   shifts: [T, K/32] 32 bits, what each lane's sum of 4-bit products begins with, so that q counts as q - 8
-#   tiles:  [T, K] bfloat16, with tile registers, where words stay float32
+#   tiles:  [T, K] bfloat16: what ROUNDED is with tile registers, where words stay float32
 ACTIVATIONS = np.dtype([(name, "i8") for name in ("words", "whole", "scales", "sums", "shifts", "tiles", "width")])
 
-# The packed weights (see layout.py) and the model's sizes.
+# The packed weights (see layout.py) and the model's sizes. forms: Layout.forms_read; head_forms: what the head reads
 MODEL = np.dtype(
     [
         ("address", "i8"),

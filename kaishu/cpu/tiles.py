@@ -196,7 +196,7 @@ def add_group(typing: Any, tile: Any, sums: Any, place: Any, scale: Any, x_scale
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         totals, start, first, scales, token_scales, own, step = arguments
         results, whole = [], ir.VectorType(I32, TILE)
-        llvm.initialize_native_asmparser()
+        llvm.initialize_native_asmparser()  # LLVM will read the instruction when it makes machine code of it
         of_three = ir.FunctionType(tile.dtype.llvm, [tile.dtype.llvm] * 3)
         added = ir.InlineAsm(of_three, "vfmadd231ps $3, $2, $0", "=v,0,v,v,~{memory}", side_effect=True)
         for token, total in enumerate(cgutils.unpack_tuple(builder, totals, tile.count)):

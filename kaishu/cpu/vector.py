@@ -296,7 +296,7 @@ def _between(emit: Callable[..., Any]) -> Any:
 
 
 def _larger_magnitude(builder: Any, a: Any, b: Any) -> Any:
-    """Of two without a sign, whose bits as whole numbers have the same order, and above all what is no number."""
+    """Of two that have no sign, whose bits as whole numbers have the same order, and above all what is no number."""
     x, y = (builder.bitcast(value, ir.VectorType(I32, value.type.count)) for value in (a, b))
     return builder.bitcast(builder.select(builder.icmp_unsigned(">", x, y), x, y), a.type)
 
@@ -378,7 +378,7 @@ def _folded(emit: Callable[..., Any]) -> Any:
 
 
 sum_lanes, largest_magnitude = _folded(lambda builder, a, b: builder.fadd(a, b)), _folded(_larger_magnitude)
-# The largest; no number if one is none, so that a broken row stays visibly broken.
+# The largest; no number if one is none, so that a broken row stays visibly broken. largest_magnitude: without a sign
 max_lanes = _folded(lambda builder, a, b: called(builder, f"llvm.maximum.v{a.type.count}f32", a.type, [a, b]))
 
 

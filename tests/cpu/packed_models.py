@@ -40,6 +40,12 @@ class PackedModel:
     def config(self) -> ModelConfig:
         return self.layout.config
 
+    @property
+    def kinds(self) -> dict[str, str]:
+        """What each linear is packed as, by the names that the reference gives them; the head is lm_head."""
+        kinds = {linear.name: linear.kind for linear in self.layout.packed}
+        return {**kinds, "lm_head": self.layout.packed[self.layout.head].kind}
+
     def executor(
         self, *, threads: int = 1, num_pages: int = 32, page_tokens: int = PAGE_TOKENS, kv: Any = "bf16"
     ) -> CpuExecutor:

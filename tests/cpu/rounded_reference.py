@@ -6,7 +6,7 @@ Knows nothing of packed memory, tiles, ranks or pages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -19,7 +19,6 @@ from kaishu.batch import SequenceTokens, pack
 from kaishu.cpu.pages import SEGMENT
 from kaishu.cpu.target import current_target
 from kaishu.reference.caches import RecomputeCache
-from kaishu.reference.experts import Experts
 from kaishu.reference.linear import Linear
 from kaishu.reference.model import Model
 
@@ -57,23 +56,24 @@ def rounding(linear: Linear, kind: str) -> Linear:
     return Linear(weight, linear.bias)
 
 
-def with_rounding_linears(part: Any, kind: str) -> Any:
-    """The same weights; every linear below `part` rounds as its packed kind does. Routers are always bf16."""
+def with_rounding_linears(part: Any, kinds: Mapping[str, str], name: str) -> Any:
+    """The same weights; every linear below `part`, which has this name, rounds as its packed kind does."""
     if isinstance(part, Linear):
-        return rounding(part, kind)
-    if isinstance(part, Experts):
-        experts = tuple(with_rounding_linears(expert, kind) for expert in part.experts)
-        return Experts(rounding(part.gate, "bf16"), experts)
+        return rounding(part, kinds[name])
+    if isinstance(part, tuple):
+        return tuple(with_rounding_linears(own, kinds, f"{name}.{number}") for number, own in enumerate(part))
     if is_dataclass(part):
         names = [field.name for field in fields(part)]
-        return replace(part, **{name: with_rounding_linears(getattr(part, name), kind) for name in names})
+        return replace(
+            part, **{own: with_rounding_linears(getattr(part, own), kinds, f"{name}.{own}") for own in names}
+        )
     return part
 
 
-def rounding_model(model: Model, weights: str, head: str) -> Model:
-    """The reference model with rounding linears."""
-    layers = tuple(with_rounding_linears(layer, weights) for layer in model.layers)
-    return replace(model, layers=layers, lm_head=rounding(model.lm_head, head))
+def rounding_model(model: Model, kinds: Mapping[str, str]) -> Model:
+    """The reference model with rounding linears. kinds: of every linear, by its name; the head's is lm_head"""
+    layers = with_rounding_linears(model.layers, kinds, "model.layers")
+    return replace(model, layers=layers, lm_head=rounding(model.lm_head, kinds["lm_head"]))
 
 
 class Bfloat16Cache(RecomputeCache):

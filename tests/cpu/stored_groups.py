@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,14 +72,16 @@ def draw_groups(
 FIRST_QUERIES = "model.layers.0.self_attn.q_proj.weight"
 
 
-def stored_model(checkpoint: Checkpoint, rng: np.random.Generator, *, plain: str = FIRST_QUERIES) -> Checkpoint:
+def stored_model(
+    checkpoint: Checkpoint, rng: np.random.Generator, *, plain: Collection[str] = (FIRST_QUERIES,)
+) -> Checkpoint:
     """The checkpoint with its matrices drawn anew in three formats in turn.
 
-    plain: the name of one that stays as it is, as routers do, and those whose rows aren't whole groups
+    plain: the names of those that stay as they are, as routers do, and those whose rows aren't whole groups
     """
     kinds, tensors = list(RANGES), dict(checkpoint.tensors)
     for place, (name, tensor) in enumerate(checkpoint.tensors.items()):
-        is_plain = len(tensor.shape) != 2 or name == plain or ".mlp.gate." in name
+        is_plain = len(tensor.shape) != 2 or name in plain or ".mlp.gate." in name
         is_plain = is_plain or tensor.shape[1] % GROUP != 0
         if not is_plain:
             rows, inputs = tensor.shape

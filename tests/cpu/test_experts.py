@@ -75,6 +75,7 @@ def test_tokens_are_routed_as_the_reference_routes_them(num_experts, chosen, nor
     options = {"num_experts": num_experts, "num_experts_per_tok": chosen, "norm_topk_prob": norm_topk_prob}
     model = one_layer("int8", **options)
     found = routed(start(model), model, random_ids(256, TOKENS))
+    assert found.x.any(), "the router's own form of the rows"
     config = model.config.experts
     shares, numbers = route(torch.tensor(found.x), Linear(model.tensors()[ROUTER]), config)
     order = numbers.argsort(-1)

@@ -16,6 +16,7 @@ import torch
 
 from kaishu.batch import SequenceTokens, pack
 from kaishu.checkpoint import open_checkpoint
+from kaishu.cpu.layout import ROUNDED, WHOLE
 from kaishu.reference.caches import RecomputeCache
 from kaishu.reference.model import Model
 from tests.cpu.packed_models import PackedModel, logits_of, packed_model
@@ -37,12 +38,11 @@ def reference_logits(model, texts, cache):
 
 def exact_and_rounded(model, texts, monkeypatch):
     """The reference's logits in float32, and with the executor's roundings."""
-    reference, packed = model.reference(), model.layout.packed
+    reference = model.reference()
     exact = reference_logits(reference, texts, RecomputeCache())
     with monkeypatch.context() as rounding:
         rounding.setattr("kaishu.reference.attention.attend_explicitly", attend_by_segments)
-        kinds = packed[0].kind, packed[model.layout.head].kind
-        return exact, reference_logits(rounding_model(reference, *kinds), texts, Bfloat16Cache())
+        return exact, reference_logits(rounding_model(reference, model.kinds), texts, Bfloat16Cache())
 
 
 def root_mean_square(values):
@@ -108,18 +108,23 @@ def test_contexts_of_several_segments_cost_what_their_roundings_cost(
     assert root_mean_square(found - rounded) < cost
 
 
+@pytest.mark.parametrize(
+    "plain_ends", [(), ("0.self_attn.q_proj.weight", "o_proj.weight", "0.up_proj.weight")], ids=str
+)
 @pytest.mark.parametrize("kind", ["dense_tied", "dense_untied", "moe", "qwen2"])
 def test_a_model_that_is_stored_in_several_formats_agrees_with_the_reference_of_the_same(
-    kind, tiny_checkpoint, kernels, rng, monkeypatch
+    kind, plain_ends, tiny_checkpoint, kernels, rng, monkeypatch
 ):
     """The reference reads the same tensors by itself, as float32. An untied embedding is kept in bfloat16, so that is
-    what it is here."""
+    what it is here; and so may be other matrices, beside quantised ones that read the same activations."""
     sizes = {"moe_intermediate_size": 64} if kind == "moe" else {}  # whole groups
     checkpoint = open_checkpoint(tiny_checkpoint(kind, dtype="bfloat16", **sizes))
-    plain = "" if checkpoint.config.tie_word_embeddings else "model.embed_tokens.weight"
+    plain = [] if checkpoint.config.tie_word_embeddings else ["model.embed_tokens.weight"]
+    plain += [name for name in checkpoint.tensors if name.endswith(plain_ends)]
     checkpoint = stored_model(checkpoint, rng, plain=plain)
     model = packed_model(checkpoint, kernels, "stored")
     assert {linear.kind for linear in model.layout.packed} >= {"int8", "int4", "int4_minimum"}
+    assert model.layout.forms_read == (WHOLE | ROUNDED if plain_ends else WHOLE)
     executor = model.executor(num_pages=len(SHORT_TEXTS))
     pieces = [SequenceTokens(ids, 0, (page,), range(len(ids))) for page, ids in enumerate(SHORT_TEXTS)]
     found = executor.step(pack(pieces))

@@ -7,12 +7,17 @@ import pytest
 import torch
 
 from kaishu.batch import SequenceTokens, pack
+from kaishu.cpu import page_access
 from kaishu.cpu.layout import GROUP, padded
+from kaishu.cpu.records import INT8_PAGES, address, record
 from kaishu.cpu.target import current_target
 from kaishu.reference.caches import RecomputeCache
+from tests.cpu.from_python import from_python
 from tests.cpu.packed_models import from_bfloat16, logits_of, spoil_pages, to_bfloat16
 from tests.cpu.rounded_reference import rounding_model
 from tests.reference.parity import random_ids
+
+scaled = from_python(page_access._scaled)
 
 
 def page_as_drawn(executor, layout, page_tokens, page, layer, head):
@@ -51,7 +56,7 @@ class ListeningCache(RecomputeCache):
 def stored_by_reference(model, ids):
     """What the reference stores, whose linear layers round their inputs where the kernels do."""
     cache = ListeningCache()
-    rounding_model(model.reference(), "bf16", "bf16").forward(pack([SequenceTokens(ids, 0)]), cache)
+    rounding_model(model.reference(), model.kinds).forward(pack([SequenceTokens(ids, 0)]), cache)
     return cache
 
 
@@ -91,6 +96,15 @@ def test_int8_pages_hold_the_reference_s_keys_and_values_to_half_a_step(kind, pa
             assert not rows[:, config.head_dim :].any(), "the padding is zeros"
             steps = np.abs(expected).max(-1, keepdims=True) / 127
             assert (np.abs(rows[:, : config.head_dim] - expected) <= steps * 0.501 + 1e-5).all()
+
+
+@pytest.mark.parametrize("channel", [0, 7, 40, 63])
+def test_a_head_of_int8_with_a_nan_has_a_scale_of_nan(channel, rng):
+    values, scales = rng.normal(size=64).astype(np.float32), np.zeros(32, np.float32)
+    values[channel] = np.nan
+    fields = dict.fromkeys(INT8_PAGES.names, 0) | {"scales": address(scales), "head_dim": 64}
+    scaled(record(INT8_PAGES, fields), 0, 3, address(values), 0)
+    assert np.isnan(scales[3]) and not np.delete(scales, 3).any()
 
 
 def test_keys_and_values_are_rounded_to_nearest_even(packed, start):

@@ -13,7 +13,7 @@ from pathlib import Path
 import llvmlite.binding
 import pytest
 
-from kaishu.cpu.target import Target, _target_of, current_target, target_from
+from kaishu.cpu.target import TILE, Target, _target_of, current_target, target_from
 
 ROOT = Path(__file__).parent.parent.parent
 X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
@@ -77,6 +77,7 @@ def test_the_tests_of_the_instructions_pass_in_every_form_that_this_cpu_can_run(
         files += [
             "tests/cpu/test_products.py",
             "tests/cpu/test_linear.py",
+            "tests/cpu/test_norm.py",
         ]  # else only one of vector.py's loads differs
     if target.has_bf16:  # tile registers have page products of their own
         files.append("tests/cpu/test_page_products.py")
@@ -156,6 +157,7 @@ def test_the_innermost_loops_have_the_instructions_of_their_cpu(form, assembly_o
         ("bf16_tiles", "tdpbf16ps", 4),
         ("few_bf16_tiles", "tdpbf16ps", 2),
         ("byte_tiles", "tdpbssd", 1),
+        ("byte_tiles", r"vfmadd231ps\s.*zmm", TILE),  # a group's sums, each added where its total stays
     ):
         assert not in_tiles or count(instruction, loops[loop]) >= number, loops[loop]
     everything = "\n".join(loops.values())
