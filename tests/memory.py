@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,13 +28,20 @@ def peak_mb():
 """
 
 
-def run_measured(program: str) -> list[str]:
+def run_measured(program: str, **environment: str) -> list[str]:
     """Run a program that may call `peak_mb()`, and return the words that it printed.
 
-    program: Python, run in the repository's root
+    program:     Python, run in the repository's root
+    environment: variables beside those of this process
     """
     root = Path(__file__).parents[1]
-    done = subprocess.run([sys.executable, "-c", PEAK_MB + program], capture_output=True, text=True, cwd=root)
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK_MB + program],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        env=os.environ | environment,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

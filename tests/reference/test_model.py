@@ -89,9 +89,10 @@ checkpoint = open_checkpoint(Path({str(tmp_path)!r}))
 model = Model.from_checkpoint(checkpoint, dtype={dtype!r})
 print(checkpoint.num_parameters, peak_mb() - before)
 """
-    parameters, grown = run_measured(program)
+    # With a threshold of its own malloc keeps no large pieces: else 30 MB of holes would be counted, more or less.
+    parameters, grown = run_measured(program, MALLOC_MMAP_THRESHOLD_="500000")
     weights = int(parameters) * bytes_each / 2**20
-    assert weights < float(grown) < weights + 40  # MB: a tensor's 4 MB, its copy, and what Python and torch add
+    assert weights < float(grown) < weights + 20  # MB: a tensor's 4 MB, its copy, and what Python and torch add
 
 
 def test_no_gradient_is_recorded(tiny_model):
